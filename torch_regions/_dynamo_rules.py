@@ -1,0 +1,78 @@
+"""Makes Dynamo treat the overlay's files as torch's own.
+
+Dynamo decides by file name what to trace, what to skip and which frames to leave out of the stack it shows a user.
+An overlay file is judged as the stock file it stands for, and the loader as a part of Dynamo.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from torch_regions._fingerprint import module_path
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+# module -> the functions of it that are wrapped here. Their sources are in the manifest under [loader].
+MODULES: dict[str, tuple[str, ...]] = {
+    "torch._dynamo.trace_rules": ("_as_posix_path", "is_torch", "is_torch_inline_allowed"),
+    "torch._dynamo.guards": ("uninteresting_files",),
+    "torch.fx.experimental.symbolic_shapes": ("uninteresting_files",),
+}
+
+
+def aliases(files: dict[str, str]) -> dict[str, str]:
+    """Overlay file to the stock file it stands for."""
+    torch_dir = os.path.dirname(sys.modules["torch"].__file__ or "")
+    found = {}
+    for module, path in files.items():
+        stock = module_path(torch_dir, module)
+        if stock is not None:
+            found[path] = stock
+    own = os.path.dirname(os.path.abspath(__file__))
+    for entry in os.scandir(own):
+        if entry.name.endswith(".py"):
+            found[entry.path] = os.path.join(torch_dir, "_dynamo", "torch_regions", entry.name)
+    return found
+
+
+def _judged_as_stock(function: Callable[..., Any], known: dict[str, str]) -> Callable[..., Any]:
+    @wraps(function)
+    def judge(filename: str, *args: Any, **kwargs: Any) -> Any:
+        return function(known.get(filename, filename), *args, **kwargs)
+
+    return judge
+
+
+def _with_overlay_files(function: Callable[..., Any], known: dict[str, str]) -> Callable[..., Any]:
+    cached: set[str] | None = None
+
+    @wraps(function)
+    def files() -> set[str]:
+        nonlocal cached
+        if cached is None:
+            stock = function()
+            cached = stock | {ours for ours, theirs in known.items() if theirs in stock}
+        return cached
+
+    return files
+
+
+def apply(module: ModuleType, files: dict[str, str]) -> None:
+    """Wrap the functions of `module` that judge files, if it is one of MODULES."""
+    names = MODULES.get(module.__name__)
+    if names is None:
+        return
+    known = aliases(files)
+    make = _with_overlay_files if "uninteresting_files" in names else _judged_as_stock
+    for name in names:
+        function = getattr(module, name)
+        if not hasattr(function, "_torch_regions"):
+            wrapped = make(function, known)
+            wrapped._torch_regions = True  # type: ignore[attr-defined]
+            setattr(module, name, wrapped)

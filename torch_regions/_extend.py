@@ -1,0 +1,117 @@
+"""Runs an overlay file in the namespace of its stock module and puts its replacements in place."""
+
+from __future__ import annotations
+
+from importlib.machinery import SourceFileLoader
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from torch_regions import _sources, overlay
+from torch_regions._errors import OverlayError
+from torch_regions._held import Snapshot
+from torch_regions._patch import Patch, restore
+
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# Bound by executing any file; the stock module keeps its own.
+_DUNDERS = frozenset({"__doc__", "__annotations__", "__annotate__", "__conditional_annotations__", "__builtins__"})
+
+
+def _code(module: ModuleType, path: str) -> Any:
+    return SourceFileLoader(module.__name__, path).get_code(module.__name__)
+
+
+def _collect(recorder: overlay.Recorder, path: str) -> dict[str, Any]:
+    """The definitions that the file adds. Raises OverlayError when one of them hides a stock name unmarked."""
+    before = recorder.before
+    added = {}
+    for name, value in vars(recorder.module).items():
+        if name in _DUNDERS or isinstance(value, overlay.Marker):
+            continue
+        if name not in before:
+            added[name] = value
+        elif before[name] is not value and name not in recorder.marked:
+            raise OverlayError(
+                f"{path} binds '{name}', which {recorder.module.__name__} has already: "
+                "mark it with @replaces or give it another name"
+            )
+    return added
+
+
+def _check_kinds(recorder: overlay.Recorder, path: str) -> None:
+    """A classmethod must replace a classmethod, and so on: callers bind them differently."""
+    for symbol, new in recorder.marked.items():
+        old = overlay.lookup(recorder.before, symbol)
+        if "." in symbol:
+            if symbol.split(".")[0] in recorder.marked:
+                raise OverlayError(f"{path} replaces {symbol} and its whole class")
+            special = (classmethod, staticmethod, property, FunctionType)
+            if isinstance(old, special) and isinstance(new, special) and type(old) is not type(new):
+                raise OverlayError(f"{path}: {symbol} is a {type(old).__name__} in stock, not a {type(new).__name__}")
+        elif isinstance(old, type) != isinstance(new, type):
+            raise OverlayError(f"{path}: only a class can replace a class ({symbol})")
+
+
+def extend(module: ModuleType, path: str) -> Patch:
+    """Execute an extension file after its stock module.
+
+    Raises OverlayError when the file does not fit the module, and whatever the file itself raises; the module is
+    then as stock left it.
+    """
+    # Executing the file updates the mapping of annotations in place, so stock's is set aside.
+    annotations = vars(module).get("__annotations__")
+    if annotations is not None:
+        vars(module)["__annotations__"] = dict(annotations)
+    recorder = overlay.Recorder(module)
+    if annotations is not None:
+        recorder.before["__annotations__"] = annotations
+    try:
+        with recorder:
+            exec(_code(module, path), vars(module))
+        added = _collect(recorder, path)
+        _check_kinds(recorder, path)
+    except BaseException:
+        restore(module, recorder.before)
+        raise
+    restore(module, recorder.before)
+    vars(module).update(added)
+    patch = Patch(module, recorder.before)
+    for symbol, new in recorder.marked.items():
+        patch.put(symbol, overlay.lookup(recorder.before, symbol), new)
+    for new in [*added.values(), *recorder.marked.values()]:
+        if isinstance(new, type) and new.__module__ == module.__name__:
+            _sources.register(new, path)
+    patch.settle()
+    return patch
+
+
+def replace_loaded(module: ModuleType, path: str) -> Patch:
+    """Replace a whole module that others have imported already, keeping the module object.
+
+    Raises whatever the file raises; the module is then as it was.
+    """
+    before = Snapshot(vars(module))
+    loader = SourceFileLoader(module.__name__, path)
+    namespace = vars(module)
+    spec = getattr(module, "__spec__", None)
+    old_origin = getattr(spec, "origin", None)
+    kept = {name: before[name] for name in ("__name__", "__package__", "__spec__", "__builtins__") if name in before}
+    namespace.clear()
+    namespace.update(kept, __file__=path, __loader__=loader)
+    try:
+        exec(loader.get_code(module.__name__), namespace)  # type: ignore[arg-type]
+    except BaseException:
+        restore(module, before)
+        raise
+    if spec is not None and old_origin is not None:
+        spec.origin, spec.loader = path, loader
+    patch = Patch(module, before)
+    for name, old in before.items():
+        new = namespace.get(name)
+        if isinstance(old, (type, FunctionType)) and old.__module__ == module.__name__ and new is not None:
+            if new is not old:
+                patch.put(name, old, new)
+    patch.settle()
+    return patch

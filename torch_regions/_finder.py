@@ -1,0 +1,128 @@
+"""The import hook: which overlay file belongs to which module, and the one decision whether to use them.
+
+Nothing is read until the first module is imported that the overlay has a word in. Then every row of the manifest
+is verified, and either all files are used or none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from torch_regions._decide import Decision
+
+# Importing one of these asks for the decision although no overlay file may stand for it: `torch._dynamo` because
+# all use of the compiler begins there, the others because their rules must know the overlay's files (_dynamo_rules).
+TRIGGERS = frozenset(
+    {
+        "torch._dynamo",
+        "torch._dynamo.trace_rules",
+        "torch._dynamo.guards",
+        "torch.fx.experimental.symbolic_shapes",
+    }
+)
+
+
+def overlay_files(root: str) -> dict[str, str]:
+    """Module name to file, for each Python file under `root`/torch."""
+    found: dict[str, str] = {}
+    folders = [("torch", os.path.join(root, "torch"))]
+    while folders:
+        package, folder = folders.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                found[f"{package}.{entry.name[:-3]}"] = entry.path
+            elif entry.name != "__pycache__" and entry.is_dir():
+                folders.append((f"{package}.{entry.name}", entry.path))
+    return found
+
+
+class OverlayFinder:
+    """A meta path finder for the modules that the overlay replaces or extends."""
+
+    def __init__(self, root: str, mode: str) -> None:
+        self.root = root
+        self.mode = mode
+        self.files = overlay_files(root)
+        self.decision: Decision | None = None
+        # Modules that are replaced whole; known once the rows are verified, while others are still being patched.
+        self.pending_modules: frozenset[str] = frozenset()
+        self._names = TRIGGERS | self.files.keys()
+        # Held while the rows are verified and while modules that are loaded already are patched. Overlay files for
+        # such modules import at the top nothing that `import torch` has not loaded (linted), so no thread can wait
+        # here for a module lock that a thread waiting for this lock holds.
+        self._lock = threading.RLock()
+        self._committing = False
+        self._retired = False
+        from torch_regions import _cache_tag
+
+        _cache_tag.install(self)
+
+    @property
+    def decided(self) -> bool:
+        return self.decision is not None
+
+    def retire(self) -> None:
+        """Make the finder inert. It stays in sys.meta_path, over which another thread may be iterating."""
+        self._retired = True
+
+    def decide(self) -> bool:
+        """Verify and commit, once; True when the overlay is on.
+
+        Raises OverlayMismatch under TORCH_REGIONS=strict when the overlay cannot be on, each time it is called.
+        """
+        decision = self.decision
+        if decision is None:
+            with self._lock:
+                if self._committing:
+                    return True
+                decision = self.decision
+                if decision is None:
+                    from torch_regions import _decide
+
+                    self._committing = True
+                    try:
+                        decision = _decide.decide(self)
+                    finally:
+                        self._committing = False
+                    self.decision = decision
+        if not decision.active:
+            decision.tell()
+        return decision.active
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self._names or self._retired or not self.decide():
+            return None
+        from torch_regions import _load
+
+        return _load.spec_for(name, self.files.get(name), self, path, target)
+
+
+def other_spec(
+    name: str,
+    path: Sequence[str] | None,
+    target: ModuleType | None,
+) -> ModuleSpec | None:
+    """The spec that the import system finds without any overlay."""
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        if find is None or isinstance(finder, OverlayFinder):
+            continue
+        spec = find(name, path, target)
+        if spec is not None:
+            return spec
+    return None

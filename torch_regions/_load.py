@@ -1,0 +1,85 @@
+"""Specs and loaders for the modules the overlay has a word in."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.machinery import SourceFileLoader
+from typing import TYPE_CHECKING, Any
+
+from torch_regions import _dynamo_rules, _extend
+from torch_regions._errors import OverlayError
+from torch_regions._finder import other_spec
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from torch_regions._finder import OverlayFinder
+    from torch_regions._patch import Patch
+
+
+class StockLoader(SourceFileLoader):
+    """Executes the stock module, then the overlay's extension of it, if any, then the loader's own rules."""
+
+    def __init__(self, name: str, stock_path: str, extension: str | None, files: dict[str, str]) -> None:
+        super().__init__(name, stock_path)
+        self.extension = extension
+        self.files = files
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        after_stock(module, self.extension, self.files)
+
+
+def after_stock(module: ModuleType, extension: str | None, files: dict[str, str]) -> Patch | None:
+    """What is done to a stock module once it was executed; returns the patch, if there is one.
+
+    Raises OverlayError when the extension does not fit.
+    """
+    patch = None
+    if extension is not None:
+        patch = guarded(_extend.extend, module, extension)
+    _dynamo_rules.apply(module, files)
+    return patch
+
+
+def replace_and_apply(module: ModuleType, path: str, files: dict[str, str]) -> Patch:
+    """Replace a whole module that is loaded already. Raises OverlayError when the file fails."""
+    patch = guarded(_extend.replace_loaded, module, path)
+    _dynamo_rules.apply(module, files)
+    return patch
+
+
+def guarded(apply: Any, module: ModuleType, path: str) -> Any:
+    """Call `apply`, and turn what the overlay file raises into an OverlayError that names the file."""
+    try:
+        return apply(module, path)
+    except OverlayError:
+        raise
+    except Exception as error:
+        raise OverlayError(
+            f"torch-regions: {path} failed while it was loaded into {module.__name__}: {error!r}. "
+            "TORCH_REGIONS=0 goes without the overlay."
+        ) from error
+
+
+def spec_for(
+    name: str,
+    path: str | None,
+    finder: OverlayFinder,
+    search: Sequence[str] | None,
+    target: ModuleType | None,
+) -> ModuleSpec | None:
+    """The spec of a module: the overlay's file for a whole module, else the stock one with what is added to it."""
+    decision = finder.decision
+    modules = decision.modules if decision is not None else finder.pending_modules
+    if path is not None and name in modules:
+        return importlib.util.spec_from_file_location(name, path, loader=SourceFileLoader(name, path))
+    spec = other_spec(name, search, target)
+    if spec is None or not isinstance(spec.loader, SourceFileLoader):
+        return spec
+    if path is not None or name in _dynamo_rules.MODULES:
+        spec.loader = StockLoader(name, spec.loader.path, path, finder.files)
+    return spec

@@ -1,0 +1,145 @@
+"""manifest.toml as data."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from torch_regions._errors import ManifestError
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FORMAT = 1
+NAME = "manifest.toml"
+
+Hashes = dict[str, str]  # torch release -> sha256
+
+
+def split_target(target: str) -> tuple[str, str | None]:
+    """ "torch.a.b:C.d" into module and symbol; the symbol of a whole module is None."""
+    module, _, symbol = target.partition(":")
+    return module, symbol or None
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """One row: what is replaced, why, and what the stock source must look like."""
+
+    target: str
+    kind: str  # "module" (stock's is replaced whole), "new" (stock has none), "symbol"
+    purpose: str
+    remove_when: str
+    sha256: Hashes
+    uses: dict[str, Hashes]
+
+    @property
+    def module(self) -> str:
+        return split_target(self.target)[0]
+
+    @property
+    def symbol(self) -> str | None:
+        return split_target(self.target)[1]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    releases: tuple[str, ...]
+    rows: tuple[Replacement, ...]
+    loader_uses: dict[str, Hashes]
+    # release -> stock file, relative to torch's folder -> sha256 of its bytes
+    stock_files: dict[str, Hashes]
+
+    def hashes(self) -> dict[str, Hashes]:
+        """Every stock source the overlay depends on, with its fingerprints."""
+        wanted: dict[str, Hashes] = dict(self.loader_uses)
+        for row in self.rows:
+            wanted.update(row.uses)
+        for row in self.rows:
+            if row.kind != "new":
+                wanted[row.target] = row.sha256
+        return wanted
+
+
+def _field(table: dict[str, Any], key: str, kind: type, where: str, default: Any = None) -> Any:
+    value = table.get(key, default)
+    if not isinstance(value, kind):
+        problem = "lacks" if value is None else "has a wrong value for"
+        raise ManifestError(f"{NAME}: {where} {problem} '{key}'")
+    return value
+
+
+def _hashes(table: dict[str, Any], where: str) -> Hashes:
+    if not all(isinstance(value, str) for value in table.values()):
+        raise ManifestError(f"{NAME}: {where} must map torch releases to sha256 strings")
+    return dict(table)
+
+
+def _uses(table: dict[str, Any], where: str) -> dict[str, Hashes]:
+    found = {}
+    for name, hashes in table.items():
+        if not isinstance(hashes, dict) or ":" not in name:
+            raise ManifestError(f"{NAME}: {where}: uses '{name}' must read \"module:name\" = {{ release = sha256 }}")
+        found[name] = _hashes(hashes, f"{where}: uses '{name}'")
+    return found
+
+
+def _row(table: Any) -> Replacement:
+    if not isinstance(table, dict):
+        raise ManifestError(f"{NAME}: 'replacement' must be an array of tables")
+    target = _field(table, "target", str, "a replacement")
+    where = f"replacement '{target}'"
+    kind = _field(table, "kind", str, where)
+    if kind not in ("module", "new", "symbol") or (kind == "symbol") != (":" in target):
+        raise ManifestError(
+            f"{NAME}: {where}: kind must be 'module' or 'new' for a target without ':' and 'symbol' for one with it"
+        )
+    return Replacement(
+        target=target,
+        kind=kind,
+        purpose=_field(table, "purpose", str, where),
+        remove_when=_field(table, "remove_when", str, where),
+        sha256=_hashes(_field(table, "sha256", dict, where, {} if kind == "new" else None), where),
+        uses=_uses(_field(table, "uses", dict, where, {}), where),
+    )
+
+
+def parse(text: str) -> Manifest:
+    """Read a manifest. Raises ManifestError that names the row and the field at fault."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(f"{NAME} is not valid TOML: {error}") from error
+    version = _field(data, "format", int, "the header")
+    if version != FORMAT:
+        raise ManifestError(f"{NAME} has format {version}, this loader reads format {FORMAT}")
+    releases = _field(_field(data, "torch", dict, "the header"), "releases", list, "[torch]")
+    rows = tuple(_row(table) for table in _field(data, "replacement", list, "the file", []))
+    targets = [row.target for row in rows]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise ManifestError(f"{NAME}: two rows for '{target}'")
+    stock_files = _field(data, "stock_files", dict, "the file", {})
+    loader = _field(data, "loader", dict, "the file", {})
+    return Manifest(
+        releases=tuple(str(release) for release in releases),
+        rows=rows,
+        loader_uses=_uses(_field(loader, "uses", dict, "[loader]", {}), "[loader]"),
+        stock_files={
+            release: _hashes(_field(stock_files, release, dict, "[stock_files]"), f"stock_files '{release}'")
+            for release in stock_files
+        },
+    )
+
+
+def load(path: str) -> Manifest:
+    """Read a manifest file. Raises ManifestError, also when the file cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return parse(stream.read())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{NAME} cannot be read: {error}") from error

@@ -1,0 +1,60 @@
+"""Changes to loaded modules that can be undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch_regions import overlay
+from torch_regions._held import Box, Snapshot
+from torch_regions._rebind import rebind
+
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+@dataclass
+class Patch:
+    """What one overlay file did to its module, in the order it was done."""
+
+    module: ModuleType
+    before: Snapshot
+    # (symbol, stock object, our object)
+    replaced: list[tuple[str, Box, Box]] = field(default_factory=list)
+    # holders of a stock object that could not be given ours
+    stale: list[str] = field(default_factory=list)
+
+    def put(self, symbol: str, old: Any, new: Any) -> None:
+        """Let `new` take the place of `old`, whose place is the attribute `symbol`."""
+        first, _, last = symbol.rpartition(".")
+        if first:
+            setattr(overlay.lookup(vars(self.module), first), last, new)
+        else:
+            vars(self.module)[symbol] = new
+        box = Box(old)
+        overlay.remember(self.module.__name__, symbol, box)
+        self.replaced.append((symbol, box, Box(new)))
+
+    def settle(self) -> None:
+        """Give ours to everyone who got hold of a stock object before it was replaced."""
+        self.stale += rebind([(old, new) for _, old, new in self.replaced])
+
+    def undo(self) -> None:
+        """Put the module back as it was, and everyone who holds one of our objects."""
+        for symbol, old, _ in reversed(self.replaced):
+            first, _, last = symbol.rpartition(".")
+            if first:
+                setattr(overlay.lookup(self.before, first), last, old.value)
+            overlay.forget(self.module.__name__, symbol)
+        restore(self.module, self.before)
+        rebind([(new, old) for _, old, new in self.replaced])
+        self.replaced.clear()
+
+
+def restore(module: ModuleType, before: Snapshot) -> None:
+    """Give a module the names it had, and no others."""
+    namespace = vars(module)
+    for name in namespace.keys() - before.keys():
+        del namespace[name]
+    namespace.update(before)

@@ -1,0 +1,176 @@
+"""Finds whoever holds a replaced object and hands out the replacement.
+
+A stock module registers its functions while it is executed (dispatch tables, decorators), and other modules copy
+names from it, before the overlay has had its turn. One walk over the heap per patched module finds all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from types import CellType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from torch_regions._held import Box, Snapshot
+
+
+# id of an old object -> old and new
+Table = dict[int, tuple[Box, Box]]
+Pair = tuple[Box, Box]
+
+# References to a function that nobody outside its own place holds any more: the box, the snapshot of the namespace, the
+# loop variable and the argument of getrefcount. From 3.14 on some of these are not counted, so the walk is always made.
+_UNSHARED = 4 if sys.version_info < (3, 14) else 0
+
+
+def rebind(pairs: Sequence[Pair]) -> list[str]:
+    """Replace the first of each pair by the second wherever it is held; describe the holders that would not change."""
+    wanted = [pair for pair in pairs if isinstance(pair[0].value, type) or _shared(pair[0])]
+    if not wanted:
+        return []
+    stale: list[str] = []
+    for old, new in wanted:
+        if isinstance(old.value, type):
+            stale += _rebase(old.value, new.value)
+    table: Table = {id(old.value): (old, new) for old, new in wanted}
+    for holder in _holders(wanted):
+        if not _replace_in(holder, table):
+            stale.append(describe(holder))
+    return stale
+
+
+def _shared(box: Box) -> bool:
+    value = box.value
+    return sys.getrefcount(value) > _UNSHARED
+
+
+def _holders(wanted: Sequence[Pair]) -> Iterator[Any]:
+    own = set()
+    for old, _ in wanted:
+        own |= _own_parts(old.value)
+    for holder in gc.get_referrers(*[old.value for old, _ in wanted]):
+        if not isinstance(holder, (Box, Snapshot, FrameType)) and id(holder) not in own:
+            yield holder
+
+
+def _own_parts(old: Any) -> set[int]:
+    """What refers to a class because it belongs to it: its bases' order, its descriptors, the cells for `super()`."""
+    if not isinstance(old, type):
+        return set()
+    parts = {id(old), id(old.__mro__)}
+    for value in vars(old).values():
+        parts.add(id(value))
+        function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+        if isinstance(function, FunctionType):
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+                if name == "__class__":
+                    parts.add(id(cell))
+    return parts
+
+
+def describe(holder: object) -> str:
+    """A short text about an object, whatever its repr does."""
+    try:
+        text = repr(holder)[:200]
+    except Exception:
+        text = "(no repr)"
+    return f"{type(holder).__module__}.{type(holder).__qualname__} {text}"
+
+
+def _rebase(old: type, new: type) -> list[str]:
+    """Let the subclasses of a replaced class derive from the new one."""
+    stale = []
+    for sub in type.__subclasses__(old):
+        if new in sub.__mro__ or issubclass(new, sub):
+            continue
+        try:
+            sub.__bases__ = tuple(new if base is old else base for base in sub.__bases__)
+        except TypeError as error:
+            stale.append(f"class {sub.__module__}.{sub.__qualname__}: {error}")
+    return stale
+
+
+def _new(value: object, table: Table) -> Any:
+    """What takes the place of `value`, or `value` itself."""
+    pair = table.get(id(value))
+    return value if pair is None else pair[1].value
+
+
+def _replace_in(holder: Any, table: Table) -> bool:
+    """Swap the old objects that `holder` holds. False when it cannot be changed."""
+    if isinstance(holder, dict):
+        return _replace_in_dict(holder, table)
+    if isinstance(holder, list):
+        holder[:] = [_new(item, table) for item in holder]
+        return True
+    if isinstance(holder, set):
+        for item in [item for item in holder if id(item) in table]:
+            holder.discard(item)
+            holder.add(_new(item, table))
+        return True
+    if isinstance(holder, CellType):
+        holder.cell_contents = _new(holder.cell_contents, table)
+        return True
+    if isinstance(holder, tuple):
+        return _replace_in_tuple(holder, table)
+    if isinstance(holder, functools.partial):
+        _, _, (function, args, keywords, attributes) = holder.__reduce__()  # type: ignore[misc]
+        args = tuple(_new(item, table) for item in args)
+        holder.__setstate__((_new(function, table), args, keywords, attributes))
+        return True
+    if isinstance(holder, type):
+        # Already told by _rebase, or our own class deriving from the stock one.
+        return True
+    return _replace_in_instance(holder, table)
+
+
+def _replace_in_dict(holder: dict[Any, Any], table: Table) -> bool:
+    owner = None if "__name__" in holder and "__spec__" in holder else _class_of_namespace(holder)
+    for key, value in list(holder.items()):
+        if id(value) in table:
+            if owner is not None:
+                setattr(owner, key, _new(value, table))
+            else:
+                holder[key] = _new(value, table)
+        if id(key) in table:
+            holder[_new(key, table)] = holder.pop(key)
+    return True
+
+
+def _class_of_namespace(namespace: dict[str, Any]) -> type | None:
+    """The class whose namespace this is. Its names must be set through it, or method caches go stale."""
+    if "__module__" not in namespace:
+        return None
+    for owner in gc.get_referrers(namespace):
+        if isinstance(owner, type) and vars(owner).items() == namespace.items():
+            return owner
+    return None
+
+
+def _replace_in_tuple(holder: tuple[Any, ...], table: Table) -> bool:
+    """A tuple cannot change; but the defaults of a function are a tuple that can be set anew."""
+    done = False
+    for owner in gc.get_referrers(holder):
+        if isinstance(owner, FunctionType) and owner.__defaults__ is holder:
+            owner.__defaults__ = tuple(_new(item, table) for item in holder)
+            done = True
+    return done
+
+
+def _replace_in_instance(holder: Any, table: Table) -> bool:
+    done = False
+    if id(type(holder)) in table:
+        try:
+            holder.__class__ = _new(type(holder), table)
+            done = True
+        except TypeError:
+            return False
+    attributes = getattr(holder, "__dict__", None)
+    if isinstance(attributes, dict) and not isinstance(holder, ModuleType):
+        for name, value in list(attributes.items()):
+            if id(value) in table:
+                attributes[name] = _new(value, table)
+                done = True
+    return done

@@ -1,0 +1,72 @@
+"""`torch_regions.status()`: is the overlay on in this process, and what is in it?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One replacement."""
+
+    target: str
+    kind: str  # "module" (stock's is replaced whole), "new" (stock has none), "symbol"
+    purpose: str
+    remove_when: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the overlay does in this process."""
+
+    active: bool
+    reason: str
+    torch_release: str
+    digest: str  # empty when the overlay could not be read
+    root: str
+    rows: tuple[Row, ...]
+    # Holders of a stock object that could not be given its replacement; empty unless something is wrong.
+    stale: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.active
+
+
+def _off(reason: str, release: str, root: str) -> Status:
+    return Status(False, reason, release, "", root, ())
+
+
+def status() -> Status:
+    """Tell whether the overlay is on, verifying it now if nothing has needed that yet. Imports torch.
+
+    Raises OverlayMismatch when it is off under TORCH_REGIONS=strict.
+    """
+    from torch_regions import _activate
+
+    if "torch" not in sys.modules:
+        import torch  # noqa: F401
+    release = str(sys.modules["torch"].__version__)
+    finder = _activate.current()
+    if finder is None:
+        if _activate.mode() == "0":
+            return _off("TORCH_REGIONS=0", release, _activate.default_root())
+        return _off(
+            "torch did not load its plug-ins: torch-regions is not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set",
+            release,
+            _activate.default_root(),
+        )
+    finder.decide()
+    decision = finder.decision
+    if decision is None:
+        return _off("the overlay is being verified", release, finder.root)
+    rows = decision.manifest.rows if decision.manifest is not None else ()
+    return Status(
+        active=decision.active,
+        reason=decision.reason,
+        torch_release=release,
+        digest=decision.digest,
+        root=finder.root,
+        rows=tuple(Row(row.target, row.kind, row.purpose, row.remove_when) for row in rows),
+        stale=tuple(text for patch in decision.patches for text in patch.stale),
+    )

@@ -1,0 +1,123 @@
+"""Is the installed torch the one that the overlay was written for?
+
+Reads installed source files, imports none of them. A stock file whose bytes are known is verified by them alone;
+only a file that differs is parsed, and then each definition the overlay depends on is compared.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_regions import _fingerprint
+from torch_regions._manifest import split_target
+
+
+if TYPE_CHECKING:
+    import ast
+
+    from torch_regions._manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One thing that is not as the manifest says."""
+
+    what: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.problem}"
+
+
+def base_release(version: str) -> str:
+    """ "2.13.0+cpu" -> "2.13.0": the build does not matter, its sources are compared anyway."""
+    return version.partition("+")[0]
+
+
+class StockSources:
+    """The source files of one installed torch, each read and parsed at most once."""
+
+    def __init__(self, torch_dir: str) -> None:
+        self.torch_dir = torch_dir
+        self._trees: dict[str, ast.Module] = {}
+        self._shas: dict[str, str] = {}
+
+    def path(self, module: str) -> str | None:
+        return _fingerprint.module_path(self.torch_dir, module)
+
+    def relative(self, path: str) -> str:
+        return os.path.relpath(path, self.torch_dir).replace(os.sep, "/")
+
+    def file_sha(self, path: str) -> str:
+        if path not in self._shas:
+            self._shas[path] = _fingerprint.file_sha(path)
+        return self._shas[path]
+
+    def tree(self, path: str) -> ast.Module:
+        if path not in self._trees:
+            self._trees[path] = _fingerprint.parse(path)
+        return self._trees[path]
+
+    def sha(self, target: str) -> str | None:
+        """The fingerprint of a target; None when the module or the symbol is not there.
+
+        Raises OSError or SyntaxError when the file cannot be read.
+        """
+        module, symbol = split_target(target)
+        path = self.path(module)
+        return _fingerprint.symbol_sha(self.tree(path), symbol) if path is not None else None
+
+
+def _check(target: str, expected: str | None, known: dict[str, str], sources: StockSources) -> str | None:
+    """What is wrong with one stock source, or None."""
+    path = sources.path(split_target(target)[0])
+    if path is None:
+        return "is not part of the installed torch"
+    try:
+        if expected is None:
+            return "has no sha256 for this torch release in the manifest"
+        if known.get(sources.relative(path)) == sources.file_sha(path):
+            return None
+        found = sources.sha(target)
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"cannot be read: {error}"
+    if found is None:
+        return "is not part of the installed torch"
+    return None if found == expected else "differs from the source that the overlay was verified against"
+
+
+def _files_against_rows(files: dict[str, str], manifest: Manifest) -> list[Mismatch]:
+    """A row without its file, a file without a row, an __init__.py that would shadow torch."""
+    rows = {row.module for row in manifest.rows}
+    found = [
+        Mismatch(row.target, "has a row in the manifest but no overlay file")
+        for row in manifest.rows
+        if row.module not in files
+    ]
+    for module, path in files.items():
+        if module.endswith(".__init__"):
+            found.append(Mismatch(path, "must not exist: an __init__.py would shadow the installed torch"))
+        elif module not in rows:
+            found.append(Mismatch(module, "has an overlay file but no row in the manifest"))
+    return found
+
+
+def verify(files: dict[str, str], manifest: Manifest, torch_dir: str, version: str) -> list[Mismatch]:
+    """Everything that does not match, in the order of the manifest; empty when the overlay may be used."""
+    release = base_release(version)
+    if release not in manifest.releases:
+        verified = ", ".join(manifest.releases) or "none"
+        return [Mismatch(f"torch {version}", f"is not among the verified releases ({verified})")]
+    found = _files_against_rows(files, manifest)
+    sources = StockSources(torch_dir)
+    known = manifest.stock_files.get(release, {})
+    for row in manifest.rows:
+        if row.kind == "new" and sources.path(row.module) is not None:
+            found.append(Mismatch(row.target, "is part of the installed torch, and ours would hide it"))
+    for target, hashes in manifest.hashes().items():
+        problem = _check(target, hashes.get(release), known, sources)
+        if problem is not None:
+            found.append(Mismatch(target, problem))
+    return found

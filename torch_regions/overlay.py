@@ -1,0 +1,136 @@
+"""What an overlay file may say: `replaces` marks a replacement, `stock` reaches what it replaced."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from importlib import import_module
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar, overload
+
+from torch_regions._held import Box, Snapshot
+
+
+T = TypeVar("T")
+
+# "module:symbol" -> the stock object that was replaced
+_stock: dict[str, Box] = {}
+_local = threading.local()
+
+
+class Marker:
+    """Stands in the namespace for a function that was marked as the replacement of a class attribute."""
+
+    def __init__(self, symbol: str) -> None:
+        self.symbol = symbol
+
+    def __call__(self, *args: object, **kwargs: object) -> None:
+        raise TypeError(f"this definition replaces {self.symbol}; call that instead")
+
+
+class Recorder:
+    """Collects the marks while one overlay file is executed."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.before = Snapshot(module.__dict__)
+        self.marked: dict[str, Any] = {}
+
+    def __enter__(self) -> Recorder:
+        self._outer = getattr(_local, "recorder", None)
+        _local.recorder = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _local.recorder = self._outer
+
+    def mark(self, symbol: str, new: Any) -> None:
+        name = self.module.__name__
+        if symbol in self.marked:
+            raise TypeError(f"{name}: {symbol} is replaced twice")
+        if lookup(self.before, symbol) is None:
+            raise TypeError(f"{name}: stock has no {symbol} of its own to replace")
+        self.marked[symbol] = new
+
+
+def lookup(namespace: dict[str, Any], symbol: str) -> Any:
+    """The object that `symbol` names, as it stands in its class, unbound; None when there is none."""
+    first, *rest = symbol.split(".")
+    found = namespace.get(first)
+    for part in rest:
+        found = vars(found).get(part) if isinstance(found, type) else None
+    return found
+
+
+def _mark(new: Any, symbol: str) -> Any:
+    recorder = getattr(_local, "recorder", None)
+    if recorder is None:
+        # Imported by the author's tools, not by the loader: the definition stays what it says.
+        return new
+    if isinstance(new, Marker):
+        raise TypeError(f"one definition cannot replace both {new.symbol} and {symbol}")
+    recorder.mark(symbol, new)
+    if "." not in symbol:
+        return new
+    function = getattr(new, "__func__", new)
+    if isinstance(function, FunctionType):
+        function.__qualname__ = symbol
+        function.__name__ = symbol.rpartition(".")[2]
+    return Marker(symbol)
+
+
+@overload
+def replaces(target: str) -> Any: ...
+@overload
+def replaces(target: T) -> T: ...
+def replaces(target: Any) -> Any:
+    """Mark a definition of an overlay file as the replacement of a stock definition.
+
+    Bare, it replaces the stock name that equals the definition's own. With "Class.attribute" it replaces that
+    attribute; it may then decorate a function, classmethod, staticmethod or property, and the definition's name is
+    free to choose. Such a function has no `__class__` cell: write `super(Class, self)`.
+
+    Raises TypeError when stock has no such definition, or when it is replaced twice.
+    """
+    if isinstance(target, str):
+        return lambda new: _mark(new, target)
+    return _mark(target, getattr(target, "__wrapped__", target).__qualname__)
+
+
+def stock(target: str) -> Any:
+    """The stock object that "torch.module:symbol" named before the overlay took its place.
+
+    Functions of classes come back bound to nothing: pass `self` or `cls` yourself. For an attribute that was a
+    classmethod or staticmethod, the function inside is returned.
+
+    Raises LookupError when the module has no such symbol.
+    """
+    module_name, _, symbol = target.partition(":")
+    box = _stock.get(target)
+    if box is not None:
+        found = box.value
+    else:
+        recorder = getattr(_local, "recorder", None)
+        if recorder is not None and recorder.module.__name__ == module_name:
+            namespace = recorder.before
+        else:
+            namespace = vars(sys.modules.get(module_name) or import_module(module_name))
+        found = lookup(namespace, symbol)
+    if found is None:
+        raise LookupError(f"torch has no {target}")
+    return found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+
+
+def remember(module: str, symbol: str, old: Box) -> None:
+    """Record what a replacement took the place of."""
+    _stock[f"{module}:{symbol}"] = old
+
+
+def forget(module: str, symbol: str) -> None:
+    """Undo `remember`."""
+    _stock.pop(f"{module}:{symbol}", None)
+
+
+def replaced() -> dict[str, Any]:
+    """All stock objects that were replaced so far, by target."""
+    return {target: box.value for target, box in _stock.items()}
