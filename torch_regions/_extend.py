@@ -109,9 +109,9 @@ def replace_loaded(module: ModuleType, path: str) -> Patch:
         spec.origin, spec.loader = path, loader
     patch = Patch(module, before)
     for name, old in before.items():
-        new = namespace.get(name)
-        if isinstance(old, (type, FunctionType)) and old.__module__ == module.__name__ and new is not None:
-            if new is not old:
-                patch.put(name, old, new)
+        new = namespace.get(name, old)
+        own = isinstance(old, (type, FunctionType)) and old.__module__ == module.__name__
+        if own and new is not old:
+            patch.put(name, old, new)
     patch.settle()
     return patch

@@ -122,7 +122,7 @@ def other_spec(
         find = getattr(finder, "find_spec", None)
         if find is None or isinstance(finder, OverlayFinder):
             continue
-        spec = find(name, path, target)
+        spec: ModuleSpec | None = find(name, path, target)
         if spec is not None:
             return spec
     return None

@@ -52,7 +52,7 @@ def _write(node: object, out: list[str]) -> None:
         out.append(type(node).__name__ + "(")
         for name in node._fields:
             value = getattr(node, name, None)
-            if name in _IGNORED or value is None and not isinstance(node, ast.Constant) or value == []:
+            if name in _IGNORED or (value is None and not isinstance(node, ast.Constant)) or value == []:
                 continue
             out.append(name + "=")
             _write(value, out)

@@ -47,7 +47,7 @@ def after_stock(module: ModuleType, extension: str | None, files: dict[str, str]
 
 def replace_and_apply(module: ModuleType, path: str, files: dict[str, str]) -> Patch:
     """Replace a whole module that is loaded already. Raises OverlayError when the file fails."""
-    patch = guarded(_extend.replace_loaded, module, path)
+    patch: Patch = guarded(_extend.replace_loaded, module, path)
     _dynamo_rules.apply(module, files)
     return patch
 

@@ -81,7 +81,8 @@ def describe(holder: object) -> str:
 
 def _rebase(old: type, new: type) -> list[str]:
     """Let the subclasses of a replaced class derive from the new one."""
-    stale = []
+    stale: list[str] = []
+    sub: type
     for sub in type.__subclasses__(old):
         if new in sub.__mro__ or issubclass(new, sub):
             continue
@@ -116,9 +117,8 @@ def _replace_in(holder: Any, table: Table) -> bool:
     if isinstance(holder, tuple):
         return _replace_in_tuple(holder, table)
     if isinstance(holder, functools.partial):
-        _, _, (function, args, keywords, attributes) = holder.__reduce__()  # type: ignore[misc]
-        args = tuple(_new(item, table) for item in args)
-        holder.__setstate__((_new(function, table), args, keywords, attributes))
+        state = (_new(holder.func, table), tuple(_new(item, table) for item in holder.args), holder.keywords)
+        holder.__setstate__((*state, vars(holder)))  # type: ignore[attr-defined]
         return True
     if isinstance(holder, type):
         # Already told by _rebase, or our own class deriving from the stock one.

@@ -52,7 +52,7 @@ def status() -> Status:
         if _activate.mode() == "0":
             return _off("TORCH_REGIONS=0", release, _activate.default_root())
         return _off(
-            "torch did not load its plug-ins: torch-regions is not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set",
+            "torch did not load it: torch-regions is not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set",
             release,
             _activate.default_root(),
         )

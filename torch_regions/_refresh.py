@@ -1,0 +1,197 @@
+"""Writes the hashes of manifest.toml anew. What people wrote in it, comments included, is kept."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+from torch_regions import _dynamo_rules, _fingerprint, _manifest, _marks
+from torch_regions._errors import ManifestError
+from torch_regions._finder import overlay_files
+from torch_regions._manifest import split_target
+from torch_regions._verify import StockSources, base_release
+
+
+class MissingText(ManifestError):
+    """Replacements that have no row, or a row without purpose or remove_when."""
+
+
+def _doc_line(node: ast.AST) -> str:
+    text = ast.get_docstring(node) or ""  # type: ignore[arg-type]
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def wanted_rows(files: dict[str, str], sources: StockSources) -> dict[str, tuple[str, str]]:
+    """target -> (kind, first line of our docstring), for every replacement that the files make.
+
+    A file that marks nothing replaces its stock module whole. Raises OSError or SyntaxError when a file cannot be read.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for module, path in sorted(files.items()):
+        tree = _fingerprint.parse(path)
+        marked = _marks.marks(tree)
+        if sources.path(module) is None:
+            found[module] = ("new", _doc_line(tree))
+        elif marked:
+            for symbol, node in marked.items():
+                found[f"{module}:{symbol}"] = ("symbol", _doc_line(node))
+        else:
+            found[module] = ("module", _doc_line(tree))
+    return found
+
+
+def _snippet(target: str, kind: str, doc: str) -> str:
+    return (
+        f'[[replacement]]\ntarget = "{target}"\nkind = "{kind}"\n'
+        f'purpose = "{doc or "what our version is for"}"\nremove_when = "when stock makes it needless"\n'
+    )
+
+
+def _require_texts(wanted: dict[str, tuple[str, str]], document: Any) -> None:
+    rows = {row.get("target"): row for row in document.get("replacement", [])}
+    missing = []
+    for target, (kind, doc) in wanted.items():
+        row = rows.get(target, {})
+        if not row.get("purpose") or not row.get("remove_when"):
+            missing.append(_snippet(target, kind, doc))
+    if missing:
+        raise MissingText(
+            "these replacements need a row with a purpose and a remove_when, written by someone who knows them:\n\n"
+            + "\n".join(missing)
+        )
+
+
+def _hash_table(targets: set[str], old: Any, release: str, sources: StockSources) -> tuple[Any, list[str]]:
+    """The `uses` table for some targets, with what the old one knows of other releases; and those stock lacks."""
+    import tomlkit
+
+    table, lacking = tomlkit.table(), []
+    # Attributes of classes are found by people only, so those that stand in the manifest stay.
+    kept = {name for name in old if "." in (split_target(name)[1] or "")}
+    for target in sorted(targets | kept):
+        sha = sources.sha(target)
+        if sha is None:
+            if sources.path(split_target(target)[0]) is not None:
+                lacking.append(target)
+            continue
+        hashes = tomlkit.inline_table()
+        for known, value in dict(old.get(target, {})).items():
+            if known != release:
+                hashes[known] = value
+        hashes[release] = sha
+        table[target] = hashes
+    return table, lacking
+
+
+def _uses_of(row_target: str, kind: str, files: dict[str, str], sources: StockSources, first: bool) -> set[str]:
+    module, symbol = split_target(row_target)
+    found = _marks.uses(_fingerprint.parse(files[module]), module, sources)
+    names = found.get(symbol, set()) | (found[None] if first else set())
+    own = {name for name in names if _is_ours(split_target(name)[0], files, sources)}
+    return names - own if kind != "symbol" else {name for name in names - own if name != row_target}
+
+
+def _is_ours(module: str, files: dict[str, str], sources: StockSources) -> bool:
+    """Does the module come whole from the overlay, so that stock's source is not what is leant on?"""
+    if module not in files:
+        return False
+    return sources.path(module) is None or not _marks.marks(_fingerprint.parse(files[module]))
+
+
+def _refresh_rows(
+    document: Any, files: dict[str, str], release: str, sources: StockSources
+) -> tuple[set[str], list[str]]:
+    import tomlkit
+
+    touched: set[str] = set()
+    lacking: list[str] = []
+    seen: set[str] = set()
+    for row in document.get("replacement", []):
+        target, kind = row["target"], row["kind"]
+        module = split_target(target)[0]
+        if kind != "new":
+            sha = sources.sha(target)
+            if sha is None:
+                raise ManifestError(f"{target}: stock has no such definition")
+            if "sha256" not in row:
+                row["sha256"] = tomlkit.inline_table()
+            row["sha256"][release] = sha
+            touched.add(module)
+        names = _uses_of(target, kind, files, sources, module not in seen)
+        seen.add(module)
+        table, missing = _hash_table(names, row.get("uses", {}), release, sources)
+        lacking += [f"{target} uses {name}, which stock has not" for name in missing]
+        if table:
+            touched |= {split_target(name)[0] for name in table}
+            table.add(tomlkit.nl())
+            row["uses"] = table
+        else:
+            row.pop("uses", None)
+    return touched, lacking
+
+
+def loader_targets() -> set[str]:
+    """The stock names that the loader itself wraps or relies on."""
+    wrapped = {f"{module}:{name}" for module, names in _dynamo_rules.MODULES.items() for name in names}
+    return wrapped | {
+        "torch.compiler.config:cache_key_tag",
+        "torch.utils._config_module:ConfigModule.__getattr__",
+        "torch.utils._config_module:ConfigModule.__setattr__",
+        "torch._dynamo.trace_rules:check_file",
+        "torch:_import_device_backends",
+    }
+
+
+def refresh(root: str, torch_dir: str, version: str) -> list[str]:
+    """Rewrite the manifest at `root` for the installed torch; returns remarks for the author.
+
+    Raises MissingText when a replacement has no purpose or remove_when yet, ManifestError when a row names what neither
+    stock nor the overlay has. The file is written only when all is well.
+    """
+    import tomlkit
+
+    path = Path(root, _manifest.NAME)
+    document: Any = tomlkit.parse(path.read_text(encoding="utf-8"))
+    files = overlay_files(root)
+    sources = StockSources(torch_dir)
+    release = base_release(version)
+    kinds = {row["target"]: row["kind"] for row in document.get("replacement", [])}
+    wanted = wanted_rows(files, sources)
+    _require_texts(wanted, document)
+    for target in kinds.keys() - wanted.keys():
+        raise ManifestError(f"{target} has a row, but no file of the overlay makes this replacement")
+    touched, remarks = _refresh_rows(document, files, release, sources)
+    loader = document.setdefault("loader", tomlkit.table())
+    table, missing = _hash_table(loader_targets(), loader.get("uses", {}), release, sources)
+    touched |= {split_target(name)[0] for name in table}
+    table.add(tomlkit.nl())
+    loader["uses"] = table
+    remarks += [f"the loader uses {name}, which stock has not" for name in missing]
+    _write_releases(document, release)
+    _write_stock_files(document, release, touched, sources)
+    text = tomlkit.dumps(document)
+    _manifest.parse(text)
+    temporary = path.with_suffix(".toml.new")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+    return remarks
+
+
+def _write_releases(document: Any, release: str) -> None:
+    releases = document["torch"]["releases"]
+    if release not in releases:
+        releases.append(release)
+
+
+def _write_stock_files(document: Any, release: str, modules: set[str], sources: StockSources) -> None:
+    import tomlkit
+
+    table = tomlkit.table()
+    for module in sorted(modules):
+        path = sources.path(module)
+        if path is not None:
+            table[sources.relative(path)] = sources.file_sha(path)
+    stock_files = document.setdefault("stock_files", tomlkit.table(True))
+    stock_files[release] = table

@@ -1,0 +1,148 @@
+"""`python -m torch_regions status | verify | diff | refresh`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch_regions import _activate, _diff, _lint, _manifest, _refresh, _verify
+from torch_regions._errors import OverlayError
+from torch_regions._finder import overlay_files
+from torch_regions._status import status
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _console() -> Any:
+    """A rich console, or None when rich is not installed."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(soft_wrap=True, highlight=False)
+
+
+def _say(text: str, style: str | None = None) -> None:
+    console = _console()
+    if console is None:
+        print(text)
+    else:
+        console.print(text, style=style, markup=False)
+
+
+def _fail(text: str) -> None:
+    print(f"torch-regions: {text}", file=sys.stderr)
+
+
+def _torch_dir() -> tuple[str, str]:
+    import torch
+
+    return os.path.dirname(os.path.abspath(torch.__file__)), torch.__version__
+
+
+def _status(root: str) -> int:
+    found = status()
+    _say(f"overlay  {'on' if found.active else 'off'}: {found.reason}", "green" if found.active else "yellow")
+    _say(f"torch    {found.torch_release}")
+    _say(f"files    {found.root}")
+    if found.digest:
+        _say(f"digest   {found.digest}")
+    for row in found.rows:
+        _say(f"\n{row.target}  ({row.kind})", "bold")
+        _say(f"    {row.purpose}")
+        _say(f"    remove when: {row.remove_when}")
+    for holder in found.stale:
+        _say(f"still holds a stock object: {holder}", "red")
+    return 0
+
+
+def _verify_command(root: str) -> int:
+    torch_dir, version = _torch_dir()
+    files = overlay_files(root)
+    manifest = _manifest.load(os.path.join(root, _manifest.NAME))
+    problems = [str(mismatch) for mismatch in _verify.verify(files, manifest, torch_dir, version)]
+    problems += _lint.lint(files, manifest, _verify.StockSources(torch_dir))
+    for problem in dict.fromkeys(problems):
+        _say(problem, "red")
+    if not problems:
+        uses = len(manifest.hashes())
+        _say(f"{len(manifest.rows)} rows and {uses} stock definitions match torch {version}", "green")
+    return 1 if problems else 0
+
+
+def _diff_command(root: str, only: Sequence[str]) -> int:
+    torch_dir, _ = _torch_dir()
+    files = overlay_files(root)
+    manifest = _manifest.load(os.path.join(root, _manifest.NAME))
+    known = {row.target for row in manifest.rows}
+    for target in only:
+        if target not in known:
+            _fail(f"the manifest has no row '{target}'")
+            return 2
+    sources = _verify.StockSources(torch_dir)
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for row in manifest.rows:
+        if only and row.target not in only:
+            continue
+        if row.module not in files:
+            _fail(f"{row.target} has no overlay file")
+            return 1
+        _say(f"# {row.target}: {row.purpose}", "bold")
+        for line in _diff.diff(row, files[row.module], sources):
+            _say(line, styles.get(line[:1]))
+    return 0
+
+
+def _refresh_command(root: str) -> int:
+    try:
+        import tomlkit  # noqa: F401
+    except ImportError:
+        _fail("refresh needs tomlkit: pip install 'torch-regions[cli]'")
+        return 2
+    torch_dir, version = _torch_dir()
+    for remark in _refresh.refresh(root, torch_dir, version):
+        _say(remark, "yellow")
+    _say(f"{os.path.join(root, _manifest.NAME)} matches torch {version}", "green")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_regions", description="The overlay over the installed torch."
+    )
+    parser.add_argument("--root", help="folder with manifest.toml and torch/ (default: the installed overlay)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("status", help="is the overlay on in a process like this one, and what is in it")
+    commands.add_parser("verify", help="compare manifest, overlay files and installed torch; exit 1 on a mismatch")
+    diff = commands.add_parser("diff", help="stock against ours, for each replacement")
+    diff.add_argument("target", nargs="*", help="rows to show (default: all)")
+    commands.add_parser("refresh", help="write the hashes in manifest.toml anew for the installed torch")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. 0: all is well; 1: something does not match; 2: the command cannot be carried out."""
+    parsed = _parser().parse_args(arguments)
+    root = os.path.abspath(parsed.root) if parsed.root else _activate.default_root()
+    try:
+        if parsed.command == "status":
+            if parsed.root:
+                _activate.activate(root)
+            return _status(root)
+        if parsed.command == "verify":
+            return _verify_command(root)
+        if parsed.command == "diff":
+            return _diff_command(root, parsed.target)
+        return _refresh_command(root)
+    except OverlayError as error:
+        _fail(str(error))
+        return 1
+    except (OSError, SyntaxError) as error:
+        _fail(str(error))
+        return 1
+    except BrokenPipeError:
+        return 0
