@@ -15,8 +15,10 @@ from torch_regions._patch import Patch, restore
 if TYPE_CHECKING:
     from types import ModuleType
 
-# Bound by executing any file; the stock module keeps its own.
-_DUNDERS = frozenset({"__doc__", "__annotations__", "__annotate__", "__conditional_annotations__", "__builtins__"})
+# Bound by executing any file, or by registering a nameless function; the stock module keeps its own.
+_NOT_OURS = frozenset(
+    {"_", "__doc__", "__annotations__", "__annotate__", "__conditional_annotations__", "__builtins__"}
+)
 
 
 def _code(module: ModuleType, path: str) -> Any:
@@ -28,7 +30,7 @@ def _collect(recorder: overlay.Recorder, path: str) -> dict[str, Any]:
     before = recorder.before
     added = {}
     for name, value in vars(recorder.module).items():
-        if name in _DUNDERS or isinstance(value, overlay.Marker):
+        if name in _NOT_OURS or isinstance(value, overlay.Marker):
             continue
         if name not in before:
             added[name] = value

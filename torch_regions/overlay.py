@@ -106,10 +106,8 @@ def stock(target: str) -> Any:
     Raises LookupError when the module has no such symbol.
     """
     module_name, _, symbol = target.partition(":")
-    box = _stock.get(target)
-    if box is not None:
-        found = box.value
-    else:
+    found = _replaced(module_name, symbol)
+    if found is None:
         recorder = getattr(_local, "recorder", None)
         if recorder is not None and recorder.module.__name__ == module_name:
             namespace = recorder.before
@@ -119,6 +117,16 @@ def stock(target: str) -> Any:
     if found is None:
         raise LookupError(f"torch has no {target}")
     return found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+
+
+def _replaced(module: str, symbol: str) -> Any:
+    """A stock object by its own target, or as part of a class that was replaced; None when neither was."""
+    box = _stock.get(f"{module}:{symbol}")
+    if box is not None:
+        return box.value
+    first, _, rest = symbol.partition(".")
+    whole = _stock.get(f"{module}:{first}")
+    return lookup({first: whole.value}, symbol) if whole is not None and rest else None
 
 
 def remember(module: str, symbol: str, old: Box) -> None:
