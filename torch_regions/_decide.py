@@ -75,8 +75,12 @@ def decide(finder: OverlayFinder) -> Decision:
         torch_dir = os.path.dirname(os.path.abspath(torch.__file__ or ""))
         mismatches = _verify.verify(finder.files, manifest, torch_dir, torch.__version__)
         tag = digest(finder.root, finder.files)
+        for name, path in finder.files.items():
+            finder.codes[name] = _load.OverlayLoader(name, path, {}).get_code(name)
     except (ManifestError, OSError) as error:
         return Decision(False, str(error), strict=strict)
+    except (SyntaxError, ValueError) as error:
+        return Decision(False, f"{path} is no Python: {error}", strict=strict)
     if mismatches:
         reason = _name_some(mismatches)
         return Decision(False, reason, tag, strict, manifest, mismatches=tuple(mismatches))
@@ -105,8 +109,8 @@ def _commit(finder: OverlayFinder, decision: Decision) -> None:
         if getattr(getattr(module, "__spec__", None), "_initializing", False) and path is not None:
             raise OverlayError(f"{name} is being imported by another thread")
         if name in decision.modules and path is not None:
-            decision.patches.append(_load.replace_and_apply(module, path, finder.files))
+            decision.patches.append(_load.replace_and_apply(module, path, finder))
         else:
-            patch = _load.after_stock(module, path, finder.files)
+            patch = _load.after_stock(module, path, finder)
             if patch is not None:
                 decision.patches.append(patch)

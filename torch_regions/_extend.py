@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.machinery import SourceFileLoader
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,12 @@ from torch_regions._patch import Patch, restore
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from torch_regions._load import OverlayLoader
+
 # Bound by executing any file, or by registering a nameless function; the stock module keeps its own.
 _NOT_OURS = frozenset(
     {"_", "__doc__", "__annotations__", "__annotate__", "__conditional_annotations__", "__builtins__"}
 )
-
-
-def _code(module: ModuleType, path: str) -> Any:
-    return SourceFileLoader(module.__name__, path).get_code(module.__name__)
 
 
 def _collect(recorder: overlay.Recorder, path: str) -> dict[str, Any]:
@@ -56,7 +53,7 @@ def _check_kinds(recorder: overlay.Recorder, path: str) -> None:
             raise OverlayError(f"{path}: only a class can replace a class ({symbol})")
 
 
-def extend(module: ModuleType, path: str) -> Patch:
+def extend(module: ModuleType, loader: OverlayLoader) -> Patch:
     """Execute an extension file after its stock module.
 
     Raises OverlayError when the file does not fit the module, and whatever the file itself raises; the module is
@@ -66,12 +63,13 @@ def extend(module: ModuleType, path: str) -> Patch:
     annotations = vars(module).get("__annotations__")
     if annotations is not None:
         vars(module)["__annotations__"] = dict(annotations)
+    path = loader.path
     recorder = overlay.Recorder(module)
     if annotations is not None:
         recorder.before["__annotations__"] = annotations
     try:
         with recorder:
-            exec(_code(module, path), vars(module))
+            exec(loader.get_code(module.__name__), vars(module))
         added = _collect(recorder, path)
         _check_kinds(recorder, path)
     except BaseException:
@@ -89,26 +87,25 @@ def extend(module: ModuleType, path: str) -> Patch:
     return patch
 
 
-def replace_loaded(module: ModuleType, path: str) -> Patch:
+def replace_loaded(module: ModuleType, loader: OverlayLoader) -> Patch:
     """Replace a whole module that others have imported already, keeping the module object.
 
     Raises whatever the file raises; the module is then as it was.
     """
     before = Snapshot(vars(module))
-    loader = SourceFileLoader(module.__name__, path)
     namespace = vars(module)
     spec = getattr(module, "__spec__", None)
     old_origin = getattr(spec, "origin", None)
     kept = {name: before[name] for name in ("__name__", "__package__", "__spec__", "__builtins__") if name in before}
     namespace.clear()
-    namespace.update(kept, __file__=path, __loader__=loader)
+    namespace.update(kept, __file__=loader.path, __loader__=loader)
     try:
-        exec(loader.get_code(module.__name__), namespace)  # type: ignore[arg-type]
+        exec(loader.get_code(module.__name__), namespace)
     except BaseException:
         restore(module, before)
         raise
     if spec is not None and old_origin is not None:
-        spec.origin, spec.loader = path, loader
+        spec.origin, spec.loader = loader.path, loader
     patch = Patch(module, before)
     for name, old in before.items():
         new = namespace.get(name, old)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import CodeType, ModuleType
 
     from torch_regions._decide import Decision
 
@@ -59,6 +59,8 @@ class OverlayFinder:
         self.decision: Decision | None = None
         # Modules that are replaced whole; known once the rows are verified, while others are still being patched.
         self.pending_modules: frozenset[str] = frozenset()
+        # Every overlay file compiled, so that one that is no Python is found before anything is used.
+        self.codes: dict[str, CodeType] = {}
         self._names = TRIGGERS | self.files.keys()
         # Held while the rows are verified and while modules that are loaded already are patched. Overlay files for
         # such modules import at the top nothing that `import torch` has not loaded (linted), so no thread can wait

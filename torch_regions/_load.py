@@ -14,48 +14,62 @@ from torch_regions._finder import other_spec
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import CodeType, ModuleType
 
     from torch_regions._finder import OverlayFinder
     from torch_regions._patch import Patch
 
 
+class OverlayLoader(SourceFileLoader):
+    """Loads a file of the overlay, from the code that was compiled when it was verified."""
+
+    def __init__(self, name: str, path: str, codes: dict[str, CodeType]) -> None:
+        super().__init__(name, path)
+        self.codes = codes
+
+    def get_code(self, fullname: str) -> CodeType:
+        code = self.codes.get(fullname) or super().get_code(fullname)
+        if code is None:
+            raise ImportError(f"no code for {fullname}", name=fullname)
+        return code
+
+
 class StockLoader(SourceFileLoader):
     """Executes the stock module, then the overlay's extension of it, if any, then the loader's own rules."""
 
-    def __init__(self, name: str, stock_path: str, extension: str | None, files: dict[str, str]) -> None:
+    def __init__(self, name: str, stock_path: str, extension: str | None, finder: OverlayFinder) -> None:
         super().__init__(name, stock_path)
         self.extension = extension
-        self.files = files
+        self.finder = finder
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        after_stock(module, self.extension, self.files)
+        after_stock(module, self.extension, self.finder)
 
 
-def after_stock(module: ModuleType, extension: str | None, files: dict[str, str]) -> Patch | None:
+def after_stock(module: ModuleType, extension: str | None, finder: OverlayFinder) -> Patch | None:
     """What is done to a stock module once it was executed; returns the patch, if there is one.
 
     Raises OverlayError when the extension does not fit.
     """
     patch = None
     if extension is not None:
-        patch = guarded(_extend.extend, module, extension)
-    _dynamo_rules.apply(module, files)
+        patch = guarded(_extend.extend, module, extension, finder)
+    _dynamo_rules.apply(module, finder.files)
     return patch
 
 
-def replace_and_apply(module: ModuleType, path: str, files: dict[str, str]) -> Patch:
+def replace_and_apply(module: ModuleType, path: str, finder: OverlayFinder) -> Patch:
     """Replace a whole module that is loaded already. Raises OverlayError when the file fails."""
-    patch: Patch = guarded(_extend.replace_loaded, module, path)
-    _dynamo_rules.apply(module, files)
+    patch: Patch = guarded(_extend.replace_loaded, module, path, finder)
+    _dynamo_rules.apply(module, finder.files)
     return patch
 
 
-def guarded(apply: Any, module: ModuleType, path: str) -> Any:
+def guarded(apply: Any, module: ModuleType, path: str, finder: OverlayFinder) -> Any:
     """Call `apply`, and turn what the overlay file raises into an OverlayError that names the file."""
     try:
-        return apply(module, path)
+        return apply(module, OverlayLoader(module.__name__, path, finder.codes))
     except OverlayError:
         raise
     except Exception as error:
@@ -76,10 +90,10 @@ def spec_for(
     decision = finder.decision
     modules = decision.modules if decision is not None else finder.pending_modules
     if path is not None and name in modules:
-        return importlib.util.spec_from_file_location(name, path, loader=SourceFileLoader(name, path))
+        return importlib.util.spec_from_file_location(name, path, loader=OverlayLoader(name, path, finder.codes))
     spec = other_spec(name, search, target)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
         return spec
     if path is not None or name in _dynamo_rules.MODULES:
-        spec.loader = StockLoader(name, spec.loader.path, path, finder.files)
+        spec.loader = StockLoader(name, spec.loader.path, path, finder)
     return spec

@@ -84,7 +84,7 @@ class Toy:
     def build(self) -> Toy:
         """Write a manifest that fits the files and the installed torch."""
         rows = _refresh.wanted_rows(overlay_files(str(self.root)), StockSources(str(TORCH)))
-        text = 'format = 1\n[torch]\nreleases = ["%s"]\n' % RELEASE
+        text = f'format = 1\n[torch]\nreleases = ["{RELEASE}"]\n'
         for target, (kind, _) in rows.items():
             text += (
                 f'[[replacement]]\ntarget = "{target}"\nkind = "{kind}"\npurpose = "a test"\nremove_when = "never"\n'
@@ -101,6 +101,7 @@ SCOPE = '''
     """A scope module of ours."""
     import contextlib
 
+    OURS = True
     _current_scope_id = []
 
     def current_scope_id():

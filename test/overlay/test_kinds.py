@@ -180,11 +180,22 @@ def test_a_failed_commit_is_undone(empty_toy):
     """The second of two loaded modules fails: the first is as it was."""
     empty_toy.file(
         "_guards.py",
-        'from torch_regions.overlay import replaces\n@replaces\ndef detect_fake_mode(inputs=None): return "ours"\n',
+        """
+        from torch_regions.overlay import replaces
+        @replaces
+        def detect_fake_mode(inputs=None):
+            return "ours"
+        """,
     )
     empty_toy.file(
         "_higher_order_ops/cond.py",
-        "VALUE = 1 / 0\nfrom torch_regions.overlay import replaces\n@replaces\ndef cond_op_dense(pred, true_fn, false_fn, operands): pass\n",
+        """
+        VALUE = 1 / 0
+        from torch_regions.overlay import replaces
+        @replaces
+        def cond_op_dense(pred, true_fn, false_fn, operands):
+            pass
+        """,
     )
     result = empty_toy.build().run(
         """
