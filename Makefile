@@ -1,0 +1,38 @@
+# Each target makes its own virtual environment (.venv) with exact pins.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Two workers and one thread each, or the workers' threads fight for the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2}
+
+.PHONY: demo test test-overlay lint verify clean
+
+demo: $(READY)
+	$(BIN)/python benchmarks/demo.py
+
+test: $(READY)
+	$(BIN)/python -m torch_regions verify
+	$(PYTEST) test
+
+test-overlay: $(READY)
+	$(PYTEST) test/overlay
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m torch_regions verify
+
+verify: $(READY)
+	$(BIN)/python -m torch_regions verify
+
+$(READY): requirements.txt requirements-data.txt constraints.txt setup.py pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-data.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
