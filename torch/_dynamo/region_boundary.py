@@ -1,0 +1,261 @@
+"""What crosses the boundary of a region, and whether it may.
+
+Note [Regions are intervals of program order]
+A region is a run of consecutive operators in the order in which Dynamo recorded them.  That
+order is a linear extension of *every* order that matters: data, writes before and after reads,
+random numbers, autocast and grad mode, effects.  Replacing disjoint runs of a linear order by
+one call each, in place, leaves a linear order.  So regions are convex by construction, no cycle
+can arise, and nothing outside a region moves past anything else: there is no dependency edge to
+find, and none to forget.  Nodes that may not be in a region end one; they are never passed over.
+
+Note [What may cross the boundary]
+The body becomes an invoke_subgraph call.  Its operands are tensors and symbolic ints, its results
+fresh tensors, and autograd sees it as one function.  Hence, for a run of nodes [start, end):
+
+1. An operand is a tensor or an int.  A getitem of an outside tuple stays outside.
+2. A result is a tensor that shares its storage neither with an operand nor with another result.
+3. What belongs together is inside as a whole, or outside (a ``Span``).  A storage that is written
+   is a span from its first node to its last write; after that it may be read from anywhere.  (So a
+   fake tensor's metadata, read at the end of tracing, is the metadata that every node of the body
+   saw.)  A vmap is a span from where its level is pushed to where it is popped.
+4. A result that requires grad reaches the backward: autograd would feed zeros to a result whose
+   gradient is otherwise undefined, and zero times infinity is not nothing.
+
+``GraphView.offences`` names the nodes that break a rule; the finder splits the run at them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable
+
+import torch
+import torch.fx
+from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
+from torch.utils._pytree import tree_leaves
+
+
+Node = torch.fx.Node
+
+# Ops that are no operators: inputs and attributes of the graph.
+INVISIBLE_OPS = frozenset({"placeholder", "get_attr", "output"})
+
+_NOWHERE = -1
+
+
+def storages(node: Node) -> list[int]:
+    """Identities of the storages that a node's value lives in (fake tensors share theirs)."""
+    found = []
+    for leaf in tree_leaves(node.meta.get("example_value")):
+        if isinstance(leaf, torch.Tensor):
+            while torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+                leaf = torch._C._functorch.get_unwrapped(leaf)
+            try:
+                found.append(leaf.untyped_storage()._cdata)
+            except (NotImplementedError, RuntimeError):  # sparse layouts have none of their own
+                found.append(id(leaf))
+    return found
+
+
+@dataclasses.dataclass
+class Span:
+    """Program positions that a region holds as a whole: ``members``, from ``first`` to ``last``.
+
+    ``first`` is negative when the span begins before the graph does, so that no region can.
+    """
+
+    first: int
+    last: int
+    members: list[int]
+
+
+class GraphView:
+    """The operators of a graph in program order, and what each reads, makes and keeps alive."""
+
+    def __init__(
+        self, graph: torch.fx.Graph, written_by: Callable[[Node], Iterable[Node]]
+    ) -> None:
+        """``written_by(node)`` gives the operands that a node writes to."""
+        self.nodes: list[Node] = [n for n in graph.nodes if n.op not in INVISIBLE_OPS]
+        # node -> its position; inputs and attributes of the graph have negative numbers.
+        self.position: dict[Node, int] = {n: i for i, n in enumerate(self.nodes)}
+        outside = (n for n in graph.nodes if n.op in INVISIBLE_OPS)
+        self._outside: list[Node] = list(outside)
+        for k, node in enumerate(self._outside):
+            self.position[node] = -1 - k
+        n = len(self.nodes)
+        # position -> positions of the operands, in the order of args and kwargs.
+        self.operands: list[list[int]] = [self._operand_positions(node) for node in self.nodes]
+        # position -> last position that uses its value; n when the graph returns it.
+        self.last_use: list[int] = [
+            max((self.position[u] if u.op != "output" else n for u in node.users), default=_NOWHERE)
+            for node in self.nodes
+        ]
+        self.storages: list[list[int]] = [storages(node) for node in self.nodes]
+        self._outside_storages: list[list[int]] = [storages(node) for node in self._outside]
+        # position -> positions of the operands that the node there writes to, if any.
+        self.writes: dict[int, list[int]] = {}
+        for i, node in enumerate(self.nodes):
+            if written := [self.position[operand] for operand in written_by(node)]:
+                self.writes[i] = written
+        self.spans = [*self._written_spans(), *self._vmap_spans()]
+        # position -> first and last position that a region with this node must hold.
+        self._must_hold: dict[int, tuple[int, int]] = {}
+        for span in self.spans:
+            for i in span.members:
+                first, last = self._must_hold.get(i, (i, i))
+                self._must_hold[i] = min(first, span.first), max(last, span.last)
+        self.live_width = self._live_widths()
+        self._needs_grad = [self._requires_grad(node) for node in self.nodes]
+        self.reaches_backward = self._reaching_backward()
+
+    def node_at(self, position: int) -> Node:
+        return self.nodes[position] if position >= 0 else self._outside[-1 - position]
+
+    def storages_at(self, position: int) -> list[int]:
+        return self.storages[position] if position >= 0 else self._outside_storages[-1 - position]
+
+    def _operand_positions(self, node: Node) -> list[int]:
+        found: list[int] = []
+        torch.fx.map_arg((node.args, node.kwargs), lambda a: found.append(self.position[a]))
+        return found
+
+    def _written_spans(self) -> list[Span]:
+        """For each storage that is written: from where it is first seen to its last write."""
+        spans: dict[int, Span] = {}
+        for i, operands in self.writes.items():
+            for operand in operands:
+                for storage in self.storages_at(operand):
+                    spans.setdefault(storage, Span(len(self.nodes), i, [])).last = i
+        if not spans:
+            return []
+        for position in range(-len(self._outside), 0):
+            for storage in self.storages_at(position):
+                if storage in spans:
+                    spans[storage].first = -1
+        for position in range(len(self.nodes)):
+            for storage in self.touched(position) & spans.keys():
+                span = spans[storage]
+                if position <= span.last:
+                    span.first = min(span.first, position)
+                    span.members.append(position)
+        return list(spans.values())
+
+    def _vmap_spans(self) -> list[Span]:
+        """For each outermost vmap: from the push of its level to the pop."""
+        spans: list[Span] = []
+        depth = 0
+        for i, node in enumerate(self.nodes):
+            if node.target is _vmap_increment_nesting:
+                if depth == 0:
+                    spans.append(Span(i, len(self.nodes), []))
+                depth += 1
+            if depth:
+                spans[-1].members.append(i)
+            if node.target is _vmap_decrement_nesting:
+                depth -= 1
+                if depth == 0:
+                    spans[-1].last = i
+        return spans
+
+    def _live_widths(self) -> list[int]:
+        """width[i]: how many values made before position i are used at i or later."""
+        change = [0] * (len(self.nodes) + 2)
+        for i, last in enumerate(self.last_use):
+            if last > i:
+                change[i + 1] += 1
+                change[last + 1] -= 1
+        width, now = [], 0
+        for i in range(len(self.nodes) + 1):
+            now += change[i]
+            width.append(now)
+        return width
+
+    @staticmethod
+    def _requires_grad(node: Node) -> bool:
+        value = node.meta.get("example_value")
+        leaves = [value] if isinstance(value, torch.Tensor) else tree_leaves(value)
+        return any(isinstance(v, torch.Tensor) and v.requires_grad for v in leaves)
+
+    def _reaching_backward(self) -> list[bool]:
+        """position -> whether a gradient can come back to its value."""
+        n = len(self.nodes)
+        reaching = [last == n for last in self.last_use]
+        for i in range(n - 1, -1, -1):
+            # What a write writes to is read by other names than the write's own.
+            if i in self.writes or (reaching[i] and self._needs_grad[i]):
+                for operand in self.operands[i]:
+                    if operand >= 0:
+                        reaching[operand] = True
+        return reaching
+
+    def outputs(self, start: int, end: int) -> list[int]:
+        """Positions in [start, end) whose values are used at ``end`` or later."""
+        last_use = self.last_use
+        return [i for i in range(start, end) if last_use[i] >= end]
+
+    def inputs(self, start: int, end: int) -> list[int]:
+        """Positions of the values used in [start, end) and made elsewhere, by first use."""
+        found: dict[int, None] = {}
+        for i in range(start, end):
+            for operand in self.operands[i]:
+                if operand < start:
+                    found[operand] = None
+        return list(found)
+
+    def signature(self, start: int, end: int) -> Hashable:
+        """The wiring of [start, end): equal for two runs of equal keys iff one body serves both.
+
+        - each operand: a node of the run (by place) or an input (by order of first use). Without
+          it f(a, a) and f(a, b) would share a body.
+        - which inputs share a storage. A body may not assume more about its operands than holds.
+        - which values are used outside and must have a gradient (see the Note above, 4).
+        """
+        number: dict[int, int] = {}
+        wiring: list[int] = []
+        for i in range(start, end):
+            for operand in self.operands[i]:
+                if operand >= start:
+                    wiring.append(operand - start)
+                else:
+                    wiring.append(-1 - number.setdefault(operand, len(number)))
+        shared: dict[int, int] = {}
+        aliases = tuple(
+            tuple(shared.setdefault(s, len(shared)) for s in self.storages_at(operand))
+            for operand in number
+        )
+        grads = tuple(i - start for i in self.outputs(start, end) if self._needs_grad[i])
+        return tuple(wiring), aliases, grads
+
+    def offences(self, start: int, end: int, results: Iterable[int]) -> set[int]:
+        """Positions in [start, end) that break a rule of Note [What may cross the boundary].
+
+        ``results`` are the places (from ``start``) that the body returns: those used outside in
+        this run, or in any run that is to share the body.
+        """
+        broken: set[int] = set()
+        taken: set[int] = set()
+        for operand in self.inputs(start, end):
+            value = self.node_at(operand).meta.get("example_value")
+            if not isinstance(value, (torch.Tensor, int, torch.SymInt)) or isinstance(value, bool):
+                broken.update(i for i in range(start, end) if operand in self.operands[i])
+            taken.update(self.storages_at(operand))
+        for i in range(start, end):
+            first, last = self._must_hold.get(i, (i, i))
+            if first < start or last >= end:
+                broken.add(i)
+        for place in sorted(results):
+            i = start + place
+            value = self.nodes[i].meta.get("example_value")
+            lost = self._needs_grad[i] and not self.reaches_backward[i]
+            if lost or not isinstance(value, torch.Tensor) or taken.intersection(self.storages[i]):
+                broken.add(i)
+            taken.update(self.storages[i])
+        return broken
+
+    def touched(self, position: int) -> set[int]:
+        """Storages of the value and of the operands of the node at ``position``."""
+        found = set(self.storages[position])
+        for operand in self.operands[position]:
+            found.update(self.storages_at(operand))
+        return found

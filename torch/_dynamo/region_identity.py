@@ -1,0 +1,217 @@
+"""When two nodes of a graph mean the same: the key of a node.
+
+``NodeIdentity.key(node, state)`` is a hashable value.  Two call nodes with equal keys compute
+the same function of their operands under the same global state, and their operands and results
+have the same metadata.  Which node feeds which is *not* part of the key: that is the wiring, and
+a region's signature compares it (region_boundary.py).  Where a node stands in the source is not
+part of it either, so equal blocks written on different lines are found.
+
+Anything that cannot be keyed raises ``Unkeyable``, and a node without a key is never merged.
+
+What breaks without each field of a key is said beside the field.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import types
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+import torch.fx
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+
+Node = torch.fx.Node
+
+# Constants that compare by value once their type is known. bool stands apart from int because
+# True == 1, and str apart from its enum subclasses.
+_BY_VALUE = (
+    bool,
+    int,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+# Objects that are only ever the same as themselves. They are kept in the key, not their id(),
+# so that an id reused after a roll-back cannot make two of them equal.
+_BY_OBJECT = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    type,
+    OpOverload,
+    OpOverloadPacket,
+)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+# Devices whose autocast state can differ within one graph.
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+# Node annotations that a later pass reads; two calls that differ in one must not share a body.
+_MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
+
+
+class Unkeyable(Exception):
+    """A value whose sameness cannot be decided; ``args[0]`` names it."""
+
+
+def _number_key(number: float | complex) -> Hashable:
+    # By bits: -0.0 is not 0.0, and a NaN is the same constant as an equal NaN.
+    if isinstance(number, complex):
+        return (complex, struct.pack("<dd", number.real, number.imag))
+    return (float, struct.pack("<d", number))
+
+
+def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> Hashable:
+    """Key of an argument: every constant by type and value, containers by structure.
+
+    ``leaf`` is asked first about anything that is not a plain constant (operand nodes, tensors).
+    Raises Unkeyable for a value of any other kind.
+    """
+    kind = type(value)
+    if kind in _BY_VALUE:
+        return (kind, value)
+    if kind is float or kind is complex:
+        return _number_key(value)
+    if leaf is not None and isinstance(value, (Node, torch.Tensor)):
+        return leaf(value)
+    if isinstance(value, _SYMBOLIC):
+        return symbol_key(value)
+    if isinstance(value, enum.Enum):
+        return (kind, value.name)
+    if isinstance(value, slice):
+        return (slice, *(constant_key(v, leaf) for v in (value.start, value.stop, value.step)))
+    if isinstance(value, range):
+        return (range, value.start, value.stop, value.step)
+    if isinstance(value, dict):
+        return (dict, *((constant_key(k), constant_key(v, leaf)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        # fx turns a list into its immutable one; a named tuple and torch.Size stay themselves.
+        base: type = list if isinstance(value, list) else kind
+        return (base, *(constant_key(v, leaf) for v in value))
+    if isinstance(value, _BY_OBJECT):
+        return ("is", value)
+    raise Unkeyable(f"a constant of type {kind.__module__}.{kind.__qualname__}")
+
+
+def symbol_key(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> Hashable:
+    """Key of a symbolic number: its expression.  Raises Unkeyable when it is unbacked."""
+    if free_unbacked_symbols(value):
+        raise Unkeyable(f"the unbacked symbolic value {value}")
+    return (type(value), value.node.expr)
+
+
+def _dimension_key(dim: int | torch.SymInt) -> Hashable:
+    return dim if type(dim) is int else symbol_key(dim)  # type: ignore[arg-type]
+
+
+def tensor_key(tensor: torch.Tensor) -> Hashable:
+    """Metadata of a tensor as far as a traced body can see it.
+
+    Raises Unkeyable for subclasses, tensors that torch.func.grad tracks, layouts other than
+    strided, quantized tensors and unbacked sizes.
+    """
+    if torch._C._functorch.is_batchedtensor(tensor):
+        inner = torch._C._functorch.get_unwrapped(tensor)
+        level = torch._C._functorch.maybe_get_level(tensor)
+        return ("vmap", level, torch._C._functorch.maybe_get_bdim(tensor), tensor_key(inner))
+    if type(tensor) is not FakeTensor:
+        raise Unkeyable(f"a tensor of class {type(tensor).__name__}")
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise Unkeyable(f"a tensor of layout {tensor.layout}")
+    return (
+        tuple(map(_dimension_key, tensor.shape)),
+        # A body is compiled for its operands' strides and offset (alignment).
+        tuple(map(_dimension_key, tensor.stride())),
+        _dimension_key(tensor.storage_offset()),  # type: ignore[arg-type]
+        tensor.dtype,
+        tensor.device,
+        # Decides what the joint graph of a body differentiates.
+        tensor.requires_grad,
+        # Lazy bits: the data mean something else when they are set.
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.is_inference(),
+    )
+
+
+def global_state_key() -> Hashable:
+    """Everything outside the graph that changes what an operator does, at this moment."""
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        # Casts that happen below the graph: per device, and to which dtype.
+        tuple(
+            torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None
+            for d in _AUTOCAST_DEVICES
+        ),
+        torch.is_autocast_cache_enabled(),
+        # Choice of kernels.
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch._C._get_cublas_allow_tf32(),
+        torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
+        torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
+        # dtype of what factories and Python numbers make.
+        torch.get_default_dtype(),
+        # Whether a saved tensor may be packed.
+        torch._C._autograd._saved_tensors_hooks_is_enabled(),
+        # Who else intercepts calls of operators.
+        tuple(map(id, torch.overrides._get_current_function_mode_stack())),
+        (transform.key(), transform.level()) if transform is not None else None,
+    )
+
+
+class NodeIdentity:
+    """Keys the nodes of one graph.  Valid for one pass: metadata is read once per value."""
+
+    def __init__(self) -> None:
+        # id(fake tensor) -> its key; the graph's metadata keeps each tensor alive meanwhile.
+        self._tensor_keys: dict[int, Hashable] = {}
+
+    def value_key(self, value: Any) -> Hashable:
+        """Key of an example value: a tensor, a symbolic number, or a container of them."""
+        if isinstance(value, torch.Tensor):
+            found = self._tensor_keys.get(id(value))
+            if found is None:
+                found = self._tensor_keys[id(value)] = tensor_key(value)
+            return found
+        return constant_key(value, self.value_key)
+
+    def _leaf_key(self, leaf: Any) -> Hashable:
+        if not isinstance(leaf, Node):
+            raise Unkeyable("a tensor constant")
+        if "example_value" not in leaf.meta:
+            raise Unkeyable(f"operand {leaf.name}, of which no value is known")
+        return ("operand", self.value_key(leaf.meta["example_value"]))
+
+    def key(self, node: Node, state: Hashable) -> Hashable:
+        """Key of a call node made under global state ``state``.  Raises Unkeyable."""
+        if "example_value" not in node.meta and node.users:
+            raise Unkeyable(f"the result of {node.name} is not known")
+        return (
+            node.op,
+            constant_key(node.target),
+            tuple(constant_key(a, self._leaf_key) for a in node.args),
+            # The order in which keywords are written means nothing.
+            tuple((k, constant_key(v, self._leaf_key)) for k, v in sorted(node.kwargs.items())),
+            self.value_key(node.meta.get("example_value")),
+            tuple(
+                (name, constant_key(node.meta[name]))
+                for name in _MEANINGFUL_META
+                if name in node.meta
+            ),
+            state,
+        )
