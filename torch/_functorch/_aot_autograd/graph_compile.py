@@ -1,0 +1,30 @@
+"""Overlay of torch._functorch._aot_autograd.graph_compile: regions that were partitioned keep their aliasing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch_regions.overlay import replaces, stock
+
+
+@replaces
+def run_joint_graph_passes_on_hops(
+    joint_gm: torch.fx.GraphModule,
+    joint_inputs: Any,
+    aot_config: Any,
+    *,
+    default_partition_fn: Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]] | None = None,
+) -> torch.fx.GraphModule:
+    from torch._functorch._aot_autograd.region_aliases import say_aliases_of_regions
+    from torch._functorch._aot_autograd.region_nesting import inner_bodies
+
+    # See Note [A region inside a region is partitioned first]
+    for body in inner_bodies(joint_gm):
+        run_joint_graph_passes_on_hops(body, joint_inputs, aot_config, default_partition_fn=default_partition_fn)
+    partition = stock("torch._functorch._aot_autograd.graph_compile:run_joint_graph_passes_on_hops")
+    joint_gm = partition(joint_gm, joint_inputs, aot_config, default_partition_fn=default_partition_fn)
+    # See Note [What a partitioned region returns]
+    say_aliases_of_regions(joint_gm)
+    return joint_gm

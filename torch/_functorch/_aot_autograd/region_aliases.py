@@ -1,0 +1,137 @@
+"""After the regions of a joint graph were partitioned: say in the graph around them what their results alias.
+
+Note [What a partitioned region returns]
+The partitioner makes the forward body return, besides its results, what the backward body needs. Often that is
+an argument (a weight) or one of the results once more. Stock describes each such output by the fake tensor of
+the *body's* graph: its storage is that of the body's placeholder, shared by all calls, and known to nobody in
+the graph around them. From there on a saved weight looks like memory of its own, is counted among the donated
+buffers, and the backward writes its gradients into the parameter, or into a tensor that the user holds.
+
+So, for every call on its own:
+  - an output that is an argument of the body is that operand of the call, in the graph itself;
+  - an output that is returned twice is one value, in the graph itself;
+  - an output that is a view of either gets a fake tensor on that storage;
+  - any other output gets a fake tensor with a storage of its own, so it is donated if flat would donate it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+import torch
+
+
+def _val(node: Any) -> FakeTensor | None:
+    val = node.meta.get("val") if isinstance(node, Node) else None
+    if not isinstance(val, FakeTensor) or is_traceable_wrapper_subclass(val):
+        return None
+    return val if val.layout is torch.strided else None
+
+
+def _storage(val: FakeTensor) -> int:
+    return int(val.untyped_storage()._cdata)
+
+
+def _on_storage(like: FakeTensor, owner: FakeTensor | None, offset: Any) -> FakeTensor:
+    """A fake tensor with the metadata of `like` on the storage of `owner`, or on a new one."""
+    mode = like.fake_mode
+    quiet = mode.shape_env.suppress_guards() if mode.shape_env is not None else contextlib.nullcontext()
+    with in_kernel_invocation_manager(mode), quiet:
+        size, stride = like.size(), like.stride()
+        empty = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
+        if owner is not None:
+            empty.set_(owner.untyped_storage(), offset, size, stride)
+    return FakeTensor(mode, empty, like.device)
+
+
+class _Call:
+    """One call of a partitioned body."""
+
+    def __init__(self, node: Node, body: GraphModule) -> None:
+        self.node = node
+        self.inputs = body.graph.find_nodes(op="placeholder")
+        self.outputs: tuple[Any, ...] = tuple(body.graph.find_nodes(op="output")[0].args[0])
+        self.operands = node.args[2:]
+        self.items: dict[int, list[Node]] = {}
+        for user in node.users:
+            if user.target is operator.getitem:
+                self.items.setdefault(user.args[1], []).append(user)  # type: ignore[arg-type]
+
+    def say_aliases(self) -> None:
+        self._merge_equal_outputs()
+        vals = list(self.node.meta["val"])
+        # storage in the body -> a tensor on it in the body, and the same tensor in the graph around the call
+        known: dict[int, tuple[FakeTensor, FakeTensor]] = {}
+        for inner, outer in zip(self.inputs, self.operands):
+            if (a := _val(inner)) is not None and (b := _val(outer)) is not None:
+                known.setdefault(_storage(a), (a, b))
+        for i, output in enumerate(self.outputs):
+            # What the tracer already used in the graph around the call keeps its storage.
+            a = _val(output)
+            users = [b for item in self.items.get(i, ()) if (b := _val(item)) is not None]
+            if a is not None and users and users[0] is not a and _storage(users[0]) != _storage(a):
+                known.setdefault(_storage(a), (a, users[0]))
+        for i, output in enumerate(self.outputs):
+            if (like := _val(output)) is not None:
+                vals[i] = self._describe(i, like, known)
+        self.node.meta["val"] = tuple(vals)
+
+    def _describe(self, i: int, like: FakeTensor, known: dict[int, tuple[FakeTensor, FakeTensor]]) -> FakeTensor:
+        items = self.items.get(i, [])
+        pair = known.get(_storage(like))
+        if pair is None:
+            val = _on_storage(like, None, 0)
+            known[_storage(like)] = (like, val)
+        elif any(_val(item) is pair[1] for item in items):
+            val = pair[1]
+        else:
+            inner, outer = pair
+            offset = like.storage_offset() - inner.storage_offset() + outer.storage_offset()
+            # A fake tensor from the cache of the operator has lost its offset.
+            known_offset = isinstance(offset, torch.SymInt) or offset >= 0
+            val = _on_storage(like, outer, offset if known_offset else like.storage_offset())
+        for item in items:
+            if _val(item) is like:
+                item.meta["val"] = val
+        return val
+
+    def _merge_equal_outputs(self) -> None:
+        first: dict[Node, int] = {}
+        for i, output in enumerate(self.outputs):
+            if not isinstance(output, Node):
+                continue
+            if output in self.inputs:
+                self._replace(i, self.operands[self.inputs.index(output)])
+            elif output in first:
+                same = self.items.get(first[output])
+                if same:
+                    self.node.append(same[0])
+                    self._replace(i, same[0])
+                elif i in self.items:
+                    first[output] = i
+            else:
+                first[output] = i
+
+    def _replace(self, i: int, value: Any) -> None:
+        for item in self.items.pop(i, []):
+            item.replace_all_uses_with(value)
+            item.graph.erase_node(item)
+
+
+def say_aliases_of_regions(gm: GraphModule) -> None:
+    """Correct, call by call, what `gm` knows about the results of its partitioned regions."""
+    found = False
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
+        if isinstance(node.args[1], str) and node.args[1].startswith("partitioned_"):
+            found = True
+            _Call(node, getattr(gm, node.args[0].target)).say_aliases()
+    if found:
+        gm.graph.eliminate_dead_code()
+        gm.graph.lint()
+        gm.recompile()

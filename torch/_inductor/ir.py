@@ -1,0 +1,115 @@
+"""Overlay of torch._inductor.ir: a call of a region that says what it reads, writes and returns.
+
+Stock takes a call for a pure function of its operands whose results are all fresh memory, and compiles the body
+with the donations of the graph around it. See Note [The memory of a region's outputs] in region_memory.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._inductor.virtualized import V
+
+import torch
+from torch._inductor.ir import (
+    ExternKernel,
+    GeneratorState,
+    InvokeSubgraph,
+    MultiOutput,
+    MultiOutputLayout,
+    MutationOutput,
+    NoneLayout,
+    OpaqueObjectState,
+    ShapeAsConstantBuffer,
+    StorageBox,
+    TensorBox,
+)
+from torch_regions.overlay import replaces
+
+
+def _example_operands() -> list[Any]:
+    """The operands of the call that is being lowered, as fake tensors with the strides they had in eager."""
+    node = V.graph.current_node
+    effect = node.target is torch.ops.higher_order.with_effects
+    if eager := node.meta.get("eager_input_vals"):
+        return list(eager[0][3 if effect else 2 :])
+    operands = node.args[4 if effect else 2 :]
+    return [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
+
+
+def _is_tensor_operand(operand: Any, example: Any) -> bool:
+    return isinstance(example, torch.Tensor) and not isinstance(
+        operand, (ShapeAsConstantBuffer, GeneratorState, OpaqueObjectState)
+    )
+
+
+def _lower_body(subgraph: Any, examples: list[Any]) -> None:
+    """Lower the body of a region, once for all its calls."""
+    from torch._inductor.region_memory import analyse
+
+    body = V.graph.make_subgraph(gm=subgraph.graph_module, example_inputs=examples, subgraph_name=subgraph.name)
+    # The indices of donated inputs are about the graph around the calls; here they would let the body write into
+    # arguments at the same positions, which the caller or a later call still needs.
+    body.bw_donated_idxs = None
+    subgraph.graph = body
+    with V.set_graph_handler(body):
+        body.run(*examples)
+    subgraph.region_memory = analyse(body)
+
+
+def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:
+    """The operands with the strides that the body was compiled for, whatever those of this call were in eager."""
+    from torch._inductor.region_memory import strides_of_body
+
+    compiled_for = subgraph.graph.example_inputs
+    return [
+        ExternKernel.require_exact_strides(operand, strides_of_body(like, symbols))
+        if _is_tensor_operand(operand, like)
+        else operand
+        for operand, like in zip(operands, compiled_for)
+    ]
+
+
+def _call(subgraph: Any, given: list[Any], operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:
+    """Make the call: its node, the buffers it returns, the operands it writes to."""
+    from torch._inductor.region_memory import rebuild, translated
+
+    memory = subgraph.region_memory
+    for i in memory.mutated:
+        # Readers of the old value must come into being before the call does.
+        V.graph.mark_buffer_mutated(operands[i].get_name())
+    device = next(o.get_device() for o in operands if not isinstance(o, ShapeAsConstantBuffer))
+    call = InvokeSubgraph(subgraph=subgraph, operands=operands, layout=MultiOutputLayout(device=device))
+    call.outputs = [
+        MultiOutput(translated(buffer.get_layout(), symbols), call, [(list, i)], skip_size_stride_alignment_checks=True)
+        for i, buffer in enumerate(memory.buffers)
+    ]
+    for i in memory.mutated:
+        call.mutation_outputs.append(MutationOutput(NoneLayout(device=device), operands[i], call))
+    for i in memory.mutated:
+        if operands[i].get_name() != given[i].get_name():
+            _write_back(given[i], operands[i])
+    buffers = [StorageBox(out) for out in call.outputs]
+    return [rebuild(output, buffers, operands, symbols) for output in memory.outputs]
+
+
+def _write_back(original: Any, copied: Any) -> None:
+    """The body wrote into a copy made for its strides: the operand itself is to have the new value."""
+    from torch._inductor.lowering import lowerings
+
+    def box(x: Any) -> Any:
+        return x if isinstance(x, TensorBox) else TensorBox(x)
+
+    lowerings[torch.ops.aten.copy_.default](box(original), box(copied))
+
+
+@replaces("InvokeSubgraph.create")  # type: ignore[untyped-decorator]
+@classmethod  # type: ignore[misc]
+def create(cls: Any, subgraph: Any, *operands: Any) -> list[Any]:
+    from torch._inductor.region_memory import substitution
+
+    given = [cls.realize_input(x) for x in operands]
+    if subgraph.graph is None:
+        _lower_body(subgraph, _example_operands())
+    symbols = substitution(subgraph.graph, given)
+    return _call(subgraph, given, _constrained(subgraph, given, symbols), symbols)

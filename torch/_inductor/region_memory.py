@@ -1,0 +1,175 @@
+"""What the memory of a region's results is: whose buffer each output of a lowered body lives in.
+
+Note [The memory of a region's outputs]
+A body that has been lowered returns IR nodes. Several may live in one buffer of the body (a result and a value
+saved for the backward; two views), some in an argument (a saved weight, a view of it) or in a constant. The
+caller sees only tensors. Were each of them a buffer of its own to the caller, it would believe that every one is
+fresh memory with one owner: it would reuse one in place while the other is still to be read, or hand an
+argument's memory to the next kernel.
+
+So the body returns each *buffer of its own* once, and the caller is told in its own terms what the outputs are:
+a view of one of those buffers, or a view of one of its own operands. Inductor knows the lifetimes of views
+exactly, so reuse stays on wherever it is safe. What cannot be told so (a constant, memory that an opaque kernel
+aliases) is copied inside the body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+from torch._inductor.utils import sympy_subs
+from torch._inductor.virtualized import V
+
+from torch._inductor import ir
+
+
+@dataclass
+class RegionOutput:
+    """One output: a view with `layout` of a returned buffer, of an operand, or not a tensor at all."""
+
+    value: Any = None  # not a tensor: what the body returns, in the body's symbols
+    buffer: int | None = None
+    operand: int | None = None
+    layout: ir.Layout | None = None
+
+
+@dataclass
+class RegionMemory:
+    """What the callers of a body need to know about its memory."""
+
+    outputs: list[RegionOutput]
+    buffers: list[Any]
+    mutated: list[int]  # positions of the operands that the body writes to
+
+
+def _leaf(node: Any) -> Any:
+    while not isinstance(node, ir.Buffer):
+        node = node.data
+    return node
+
+
+def _resolve(node: Any) -> tuple[Any, ir.FixedLayout]:
+    """The buffer that `node` lives in, and the layout of `node` within that buffer."""
+    _, layout = ir.as_storage_and_layout(node, freeze=True)
+    buffer = _leaf(node)
+    offset = sympy.Integer(0)
+    if isinstance(buffer.layout, ir.MutationLayoutSHOULDREMOVE):
+        buffer, under = _resolve(buffer.layout.target)
+        if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+            return buffer, under
+        offset = under.offset
+    elif isinstance(buffer.layout, ir.NonOwningLayout):
+        buffer, under = _resolve(buffer.layout.view)
+        offset = under.offset
+    return buffer, _fixed(layout, layout.size, layout.stride, layout.offset + offset)
+
+
+def _fixed(like: ir.Layout, size: Any, stride: Any, offset: Any) -> ir.FixedLayout:
+    return ir.FixedLayout(
+        device=like.device,
+        dtype=like.dtype,
+        size=list(size),
+        stride=list(stride),
+        offset=offset,
+        is_pinned=like.is_pinned,
+    )
+
+
+def _same_itemsize(buffer: Any, layout: ir.Layout) -> bool:
+    return bool(buffer.get_dtype().itemsize == layout.dtype.itemsize)
+
+
+def _is_tensor(output: Any) -> bool:
+    while isinstance(output, (ir.MutableBox, ir.BaseView)):
+        output = output.data
+    return isinstance(output, ir.Buffer) and isinstance(output.layout, ir.Layout)
+
+
+def analyse(graph: Any) -> RegionMemory:
+    """Describe the outputs of the lowered body `graph`, and let it return each buffer of its own once."""
+    positions = {name: i for i, name in enumerate(graph.graph_input_names)}
+    names: dict[str, int] = {}
+    memory = RegionMemory([], [], _mutated(graph, positions))
+    with V.set_graph_handler(graph):
+        for output in graph.graph_outputs:
+            if not _is_tensor(output):
+                memory.outputs.append(RegionOutput(value=output))
+                continue
+            buffer, layout = _resolve(output)
+            name = buffer.get_name()
+            if name in positions and _same_itemsize(buffer, layout):
+                memory.outputs.append(RegionOutput(operand=positions[name], layout=layout))
+                continue
+            owned = not isinstance(buffer, ir.InputBuffer)  # a constant is an input buffer as well
+            if not owned or buffer.get_inputs_that_alias_output() or not _same_itemsize(buffer, layout):
+                buffer, layout = _resolve(_copy(output))
+                name = buffer.get_name()
+            if name not in names:
+                names[name] = len(memory.buffers)
+                memory.buffers.append(ir.StorageBox(buffer))
+            memory.outputs.append(RegionOutput(buffer=names[name], layout=layout))
+        graph.graph_outputs = list(memory.buffers)
+    return memory
+
+
+def _copy(output: Any) -> Any:
+    copied = ir.ExternKernel.copy_input(output)
+    copied.realize()
+    copied.freeze_layout()
+    return copied
+
+
+def _mutated(graph: Any, positions: dict[str, int]) -> list[int]:
+    names = {name for op in graph.operations for out in op.get_outputs() for name in out.get_mutation_names()}
+    return sorted(positions[name] for name in names if name in positions)
+
+
+def substitution(graph: Any, operands: list[Any]) -> dict[sympy.Symbol, Any]:
+    """The body's own symbols in the terms of a call, from the symbols among its arguments."""
+    found = {}
+    for name, operand in zip(graph.graph_input_names, operands):
+        symbol = graph.graph_inputs.get(name)
+        expr = operand.expr if isinstance(operand, ir.ShapeAsConstantBuffer) else operand
+        if isinstance(symbol, sympy.Symbol) and isinstance(expr, sympy.Expr) and symbol != expr:
+            found[symbol] = expr
+    return found
+
+
+def _translate(exprs: Any, symbols: dict[sympy.Symbol, Any]) -> list[Any]:
+    return [sympy_subs(e, symbols) if symbols and isinstance(e, sympy.Expr) else e for e in exprs]
+
+
+def translated(layout: ir.Layout, symbols: dict[sympy.Symbol, Any]) -> ir.FixedLayout:
+    """`layout` of the body, in the symbols of a call."""
+    (offset,) = _translate([sympy.sympify(layout.offset)], symbols)
+    return _fixed(layout, _translate(layout.size, symbols), _translate(layout.stride, symbols), offset)
+
+
+def strides_of_body(fake: Any, symbols: dict[sympy.Symbol, Any]) -> list[Any]:
+    """The strides that a body was compiled for, in the symbols of a call."""
+    strides = [s.node.expr if hasattr(s, "node") else sympy.Integer(s) for s in fake.stride()]
+    return _translate(strides, symbols)
+
+
+def rebuild(output: RegionOutput, buffers: list[Any], operands: list[Any], symbols: dict[sympy.Symbol, Any]) -> Any:
+    """One output of a call, as the caller may use it."""
+    if output.layout is None:
+        value = output.value
+        if isinstance(value, ir.ShapeAsConstantBuffer):
+            return ir.ShapeAsConstantBuffer(expr=_translate([value.expr], symbols)[0])
+        return ir.TensorBox.create(value)
+    whole = buffers[output.buffer] if output.buffer is not None else operands[output.operand or 0]
+    layout = translated(output.layout, symbols)
+    storage, seen = ir.as_storage_and_layout(whole, freeze=True)
+    layout = _fixed(layout, layout.size, layout.stride, seen.offset + layout.offset)
+    own = storage.data.get_layout()
+    if (own.dtype, own.offset, list(own.size), list(own.stride)) == (
+        layout.dtype,
+        layout.offset,
+        layout.size,
+        layout.stride,
+    ):
+        return ir.TensorBox(storage)
+    return ir.TensorBox(ir.ReinterpretView(data=storage, layout=layout))
