@@ -195,8 +195,9 @@ class GraphRegionTracker:
             return IllegalReason.RANDOM
         value = node.meta.get("example_value")
         leaves = value if isinstance(value, (tuple, list)) else (value,)
-        if node.users and not all(isinstance(v, torch.Tensor) for v in leaves):
-            return IllegalReason.NOT_A_TENSOR
+        # Sizes may be computed inside; the boundary rules keep them there.
+        if node.users and not all(isinstance(v, (torch.Tensor, torch.SymInt, int)) for v in leaves):
+            return IllegalReason.NOT_A_TENSOR_OR_SIZE
         return None
 
     @staticmethod

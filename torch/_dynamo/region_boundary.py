@@ -181,12 +181,18 @@ class GraphView:
         """position -> whether a gradient can come back to its value."""
         n = len(self.nodes)
         reaching = [last == n for last in self.last_use]
+        # Written storages that a node with a gradient reads later, and those of the graph's inputs.
+        read_later = {s for k in range(-len(self._outside), 0) for s in self.storages_at(k)}
         for i in range(n - 1, -1, -1):
-            # What a write writes to is read by other names than the write's own.
-            if i in self.writes or (reaching[i] and self._needs_grad[i]):
-                for operand in self.operands[i]:
-                    if operand >= 0:
-                        reaching[operand] = True
+            if reaching[i] and self._needs_grad[i]:
+                read_later.update(self.touched(i) if self.spans else ())
+            elif not any(
+                read_later.intersection(self.storages_at(w)) for w in self.writes.get(i, ())
+            ):
+                continue
+            for operand in self.operands[i]:
+                if operand >= 0:
+                    reaching[operand] = True
         return reaching
 
     def outputs(self, start: int, end: int) -> list[int]:

@@ -37,7 +37,7 @@ class IllegalReason(enum.Enum):
     UNKNOWN_TARGET = "its target is not one of torch's pure tensor operators"
     RANDOM = "it draws random numbers"
     UNKEYABLE = "it cannot be keyed"
-    NOT_A_TENSOR = "its result is not a tensor or a tuple of tensors"
+    NOT_A_TENSOR_OR_SIZE = "its result is neither a tensor nor a size, nor a tuple of them"
     BROKEN_SPAN = "it is part of a whole (a written value's life, a vmap) that no region can hold"
     DIFFERENTIATED_IN_GRAPH = "a gradient that the program itself takes goes through it"
 

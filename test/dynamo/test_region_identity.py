@@ -1,0 +1,227 @@
+"""Keys of constants, tensors and nodes: equal exactly when the meaning is."""
+
+import enum
+import itertools
+
+import pytest
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from torch._dynamo.region_identity import constant_key, global_state_key, NodeIdentity, Unkeyable
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Shade(enum.IntEnum):
+    RED = 1
+
+
+def double(x):
+    return x * 2
+
+
+def triple(x):
+    return x * 3
+
+
+DIFFERENT = [
+    1,
+    1.0,
+    True,
+    False,
+    0,
+    0.0,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    1 + 0j,
+    complex(0.0, -0.0),
+    0j,
+    None,
+    ...,
+    "sum",
+    "mean",
+    b"sum",
+    Colour.RED,
+    Shade.RED,
+    torch.float32,
+    torch.float16,
+    torch.device("cpu"),
+    torch.device("cuda", 0),
+    torch.device("cuda", 1),
+    torch.strided,
+    torch.contiguous_format,
+    torch.channels_last,
+    slice(0, 1),
+    slice(0, 1, 1),
+    slice(0.0, 1),
+    range(1),
+    range(0, 1, 2),
+    (),
+    [],
+    {},
+    (1,),
+    [1],
+    (1.0,),
+    (True,),
+    ((1,),),
+    [[1], 2],
+    [1, [2]],
+    {"a": 1},
+    {"a": 1.0},
+    {"b": 1},
+    torch.Size([1]),
+    double,
+    triple,
+    torch.sin,
+    torch.cos,
+    torch.ops.aten.sin.default,
+    torch.ops.aten.sin.out,
+    torch.Tensor,
+]
+
+
+def test_constants_that_differ_in_type_or_value_have_different_keys():
+    for a, b in itertools.combinations(DIFFERENT, 2):
+        assert constant_key(a) != constant_key(b), (a, b)
+
+
+def test_equal_constants_have_equal_hashable_keys():
+    for value in DIFFERENT:
+        again = float("nan") if value != value else value
+        assert hash(constant_key(value)) == hash(constant_key(again)), value
+        assert constant_key(value) == constant_key(again), value
+
+
+def test_what_cannot_be_keyed_is_refused():
+    for value in (object(), torch.Generator(), torch.ones(1), [1, object()], {"a": object()}):
+        with pytest.raises(Unkeyable):
+            constant_key(value)
+
+
+def test_a_function_is_only_the_same_as_itself():
+    assert constant_key(lambda: 0) != constant_key(lambda: 0)
+
+
+def _tensors():
+    with FakeTensorMode() as mode:
+        base = torch.empty(4, 4)
+        yield "plain", base
+        yield "shape", torch.empty(4, 5)
+        yield "stride", base.t()
+        yield "offset", torch.empty(5, 4)[1:]
+        yield "dtype", torch.empty(4, 4, dtype=torch.float64)
+        yield "grad", torch.empty(4, 4, requires_grad=True)
+        yield "conjugate", torch.empty(4, 4, dtype=torch.complex64).conj()
+        yield "complex", torch.empty(4, 4, dtype=torch.complex64)
+        yield "negative", torch.empty(4, 4, dtype=torch.complex64).conj().imag
+        yield "imaginary", torch.empty(4, 4, dtype=torch.complex64).imag
+        yield "device", torch.empty(4, 4, device="meta")
+        del mode
+
+
+def test_tensors_that_differ_in_any_metadata_have_different_keys():
+    keys = {name: NodeIdentity().value_key(t) for name, t in _tensors()}
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_containers_of_tensors_are_keyed_by_structure():
+    (_, a), *_ = _tensors()
+    identity = NodeIdentity()
+    assert identity.value_key((a, a)) != identity.value_key([a, a])
+    assert identity.value_key((a, a)) != identity.value_key(((a, a),))
+
+
+def test_subclasses_and_sparse_tensors_have_no_key():
+    class Mine(torch.Tensor):
+        pass
+
+    for value in (torch.ones(1).as_subclass(Mine), torch.ones(1), torch.ones(2, 2).to_sparse()):
+        with pytest.raises(Unkeyable):
+            NodeIdentity().value_key(value)
+
+
+def test_unbacked_sizes_have_no_key():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        size = mode.shape_env.create_unbacked_symint()
+        with pytest.raises(Unkeyable):
+            NodeIdentity().value_key(torch.empty(size))
+
+
+GLOBAL_STATES = {
+    "no_grad": lambda: torch.no_grad(),
+    "inference_mode": lambda: torch.inference_mode(),
+    "autocast_bfloat16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast_float16": lambda: torch.autocast("cpu", dtype=torch.float16),
+    "autocast_other_device": lambda: torch.autocast("xpu", dtype=torch.bfloat16),
+    "autocast_cache": lambda: torch.autocast("cpu", enabled=False, cache_enabled=False),
+    "default_device": lambda: torch.device("meta"),
+    "saved_tensors_hooks_disabled": lambda: torch.autograd.graph.disable_saved_tensors_hooks("no"),
+}
+
+
+def test_each_global_state_has_a_key_of_its_own():
+    keys = {"none": global_state_key()}
+    for name, enter in GLOBAL_STATES.items():
+        try:
+            context = enter()
+        except RuntimeError:  # a device that this build of torch does not know
+            continue
+        with context:
+            keys[name] = global_state_key()
+    torch.use_deterministic_algorithms(True)
+    keys["deterministic"] = global_state_key()
+    torch.use_deterministic_algorithms(False)
+    torch.set_default_dtype(torch.float64)
+    keys["default_dtype"] = global_state_key()
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("high")
+    keys["matmul_precision"] = global_state_key()
+    torch.set_float32_matmul_precision("highest")
+    assert len(set(keys.values())) == len(keys)
+    assert keys["none"] == global_state_key()
+
+
+def _keys_of(function, *args):
+    """Keys of the operators that Dynamo records for ``function``."""
+    found = []
+
+    def backend(gm, _):
+        identity = NodeIdentity()
+        found.extend(
+            identity.key(n, None) for n in gm.graph.nodes if n.op.startswith("call_")
+        )
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=backend, fullgraph=True)(*args)
+    return found
+
+
+def test_the_order_of_keywords_means_nothing():
+    x = torch.randn(4, 4)
+    a, b = _keys_of(lambda x: (x.sum(dim=0, keepdim=True), x.sum(keepdim=True, dim=0)), x)
+    assert a == b
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda x: (x.sin(), x.cos()),
+        lambda x: (x + 1, x + 1.0),
+        lambda x: (F.gelu(x), F.gelu(x, approximate="tanh")),
+        lambda x: (x[0:2], x[1:3]),
+        lambda x: (x.sum(0), x.sum((0,))),
+        lambda x: (x * x, x * x.t()),
+        lambda x: (torch.einsum("ij,jk->ik", x, x), torch.einsum("ij,kj->ik", x, x)),
+    ],
+)
+def test_operators_with_other_arguments_have_different_keys(pair):
+    keys = _keys_of(pair, torch.randn(4, 4))
+    assert len(set(keys)) == len(keys)
