@@ -194,6 +194,8 @@ class GraphRegionTracker:
         if draws_random_numbers(node):
             return IllegalReason.RANDOM
         value = node.meta.get("example_value")
+        if value is None and not self.written_operands(node):
+            return IllegalReason.NO_RESULT
         leaves = value if isinstance(value, (tuple, list)) else (value,)
         # Sizes may be computed inside; the boundary rules keep them there.
         if node.users and not all(isinstance(v, (torch.Tensor, torch.SymInt, int)) for v in leaves):

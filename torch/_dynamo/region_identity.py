@@ -169,7 +169,7 @@ def global_state_key() -> Hashable:
         # Whether a saved tensor may be packed.
         torch._C._autograd._saved_tensors_hooks_is_enabled(),
         # Who else intercepts calls of operators.
-        tuple(map(id, torch.overrides._get_current_function_mode_stack())),
+        tuple(torch.overrides._get_current_function_mode_stack()),
         (transform.key(), transform.level()) if transform is not None else None,
     )
 

@@ -35,6 +35,7 @@ class IllegalReason(enum.Enum):
     """Why a node may not be in a region."""
 
     UNKNOWN_TARGET = "its target is not one of torch's pure tensor operators"
+    NO_RESULT = "it is run for an effect that is not known: no result, and nothing written"
     RANDOM = "it draws random numbers"
     UNKEYABLE = "it cannot be keyed"
     NOT_A_TENSOR_OR_SIZE = "its result is neither a tensor nor a size, nor a tuple of them"

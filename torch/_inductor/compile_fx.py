@@ -1,0 +1,44 @@
+"""Overlay of torch._inductor.compile_fx: no region reaches a wrapper that cannot call one.
+
+Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. There,
+regions are inlined before anything else is done, so the program compiles as it does without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
+from torch._inductor import config
+from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.utils import InputType
+from torch._ops import OpOverload
+from torch.fx import GraphModule
+
+from torch_regions.overlay import replaces, stock
+
+
+@replaces
+def compile_fx(
+    model_: GraphModule,
+    example_inputs_: Sequence[InputType],
+    inner_compile: Callable[..., Any] = compile_fx_inner,
+    config_patches: dict[str, Any] | None = None,
+    decompositions: dict[OpOverload, Callable[..., Any]] | None = None,
+    ignore_shape_env: bool = False,
+    compile_region_name: str | None = None,
+) -> Any:
+    """As stock's. It calls itself again under ``config_patches``, so the settings seen here are those in force."""
+    if (config.cpp_wrapper or config.fx_wrapper) and isinstance(model_, GraphModule):
+        inline_invoke_subgraph(model_)
+        model_.recompile()
+    return stock("torch._inductor.compile_fx:compile_fx")(
+        model_,
+        example_inputs_,
+        inner_compile,
+        config_patches,
+        decompositions,
+        ignore_shape_env,
+        compile_region_name,
+    )
