@@ -120,3 +120,18 @@ def symbol_sha(tree: ast.Module, symbol: str | None) -> str | None:
         return nodes_sha(tree.body)
     found = find(tree, symbol)
     return nodes_sha(found) if found else None
+
+
+def definition_shas(tree: ast.Module) -> dict[str, str]:
+    """The fingerprint of each function of a module and of each method of its classes, by dotted name."""
+    found = {}
+    todo: list[tuple[str, list[ast.stmt]]] = [("", list(tree.body))]
+    while todo:
+        prefix, body = todo.pop()
+        for node in statements(body):
+            if isinstance(node, ast.ClassDef):
+                todo.append((f"{prefix}{node.name}.", node.body))
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                name = prefix + node.name
+                found[name] = symbol_sha(tree, name) or ""
+    return dict(sorted(found.items()))

@@ -36,6 +36,8 @@ class Replacement:
     remove_when: str
     sha256: Hashes
     uses: dict[str, Hashes]
+    # For a whole module: release -> function or method -> sha256, to name what changed
+    parts: dict[str, Hashes]
 
     @property
     def module(self) -> str:
@@ -105,6 +107,10 @@ def _row(table: Any) -> Replacement:
         remove_when=_field(table, "remove_when", str, where),
         sha256=_hashes(_field(table, "sha256", dict, where, {} if kind == "new" else None), where),
         uses=_uses(_field(table, "uses", dict, where, {}), where),
+        parts={
+            release: _hashes(_field(table["parts"], release, dict, where), f"{where}: parts")
+            for release in _field(table, "parts", dict, where, {})
+        },
     )
 
 

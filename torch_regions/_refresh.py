@@ -119,6 +119,8 @@ def _refresh_rows(
                 row["sha256"] = tomlkit.inline_table()
             row["sha256"][release] = sha
             touched.add(module)
+        if kind == "module":
+            _set_parts(row, release, module, sources)
         names = _uses_of(target, kind, files, sources, module not in seen)
         seen.add(module)
         table, missing = _hash_table(names, row.get("uses", {}), release, sources)
@@ -130,6 +132,21 @@ def _refresh_rows(
         else:
             row.pop("uses", None)
     return touched, lacking
+
+
+def _set_parts(row: Any, release: str, module: str, sources: StockSources) -> None:
+    import tomlkit
+
+    path = sources.path(module)
+    if path is None:
+        return
+    if "parts" not in row:
+        row["parts"] = tomlkit.table(True)
+    table = tomlkit.table()
+    for name, sha in _fingerprint.definition_shas(sources.tree(path)).items():
+        table[name] = sha
+    table.add(tomlkit.nl())
+    row["parts"][release] = table
 
 
 def loader_targets() -> set[str]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from torch_regions._manifest import Manifest
 
 
+DIFFERS = "differs from the source that the overlay was verified against"
+
+
 @dataclass(frozen=True)
 class Mismatch:
     """One thing that is not as the manifest says."""
@@ -85,7 +88,15 @@ def _check(target: str, expected: str | None, known: dict[str, str], sources: St
         return f"cannot be read: {error}"
     if found is None:
         return "is not part of the installed torch"
-    return None if found == expected else "differs from the source that the overlay was verified against"
+    return None if found == expected else DIFFERS
+
+
+def _changed_parts(module: str, known: dict[str, str], sources: StockSources) -> str:
+    """The functions of a module that are not as they were, as the end of a sentence."""
+    path = sources.path(module)
+    found = _fingerprint.definition_shas(sources.tree(path)) if path is not None else {}
+    changed = sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
+    return f", in {', '.join(changed)}" if changed else ""
 
 
 def _files_against_rows(files: dict[str, str], manifest: Manifest) -> list[Mismatch]:
@@ -116,8 +127,11 @@ def verify(files: dict[str, str], manifest: Manifest, torch_dir: str, version: s
     for row in manifest.rows:
         if row.kind == "new" and sources.path(row.module) is not None:
             found.append(Mismatch(row.target, "is part of the installed torch, and ours would hide it"))
+    parts = {row.target: row.parts.get(release, {}) for row in manifest.rows}
     for target, hashes in manifest.hashes().items():
         problem = _check(target, hashes.get(release), known, sources)
+        if problem == DIFFERS and parts.get(target):
+            problem += _changed_parts(target, parts[target], sources)
         if problem is not None:
             found.append(Mismatch(target, problem))
     return found

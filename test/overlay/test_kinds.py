@@ -4,35 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-
-STALE = """
-    import gc, sys, types
-    from torch_regions import overlay, status
-    from torch_regions._held import Box, Snapshot
-
-    def own_parts(old):
-        if not isinstance(old, type):
-            return set()
-        cells = [
-            cell
-            for value in vars(old).values()
-            for cell in (getattr(getattr(value, "__func__", value), "__closure__", None) or ())
-        ]
-        return {id(old.__mro__), *map(id, vars(old).values()), *map(id, cells)}
-
-    def holders():
-        for target, box in overlay._stock.items():
-            old = box.value
-            for holder in gc.get_referrers(old):
-                if isinstance(holder, (Box, Snapshot, types.FrameType)) or id(holder) in own_parts(old):
-                    continue
-                yield target, type(holder), str(holder)[:200]
-
-    def stock_code(paths):
-        for item in gc.get_objects():
-            if isinstance(item, types.FunctionType) and item.__code__.co_filename in paths:
-                yield item
-"""
+from overlay_tools import STALE
 
 
 def test_all_kinds(toy):
