@@ -51,9 +51,7 @@ def measure(operators: int, flag: bool) -> dict[str, float]:
 def in_a_process(operators: int, flag: bool) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.dedupe_pass", "--one", str(operators)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    out = subprocess.run(
-        command + ["--flag"] * flag, env=env, capture_output=True, text=True, check=False
-    )
+    out = subprocess.run(command + ["--flag"] * flag, env=env, capture_output=True, text=True, check=False)
     if out.returncode:
         raise SystemExit(out.stderr)
     return json.loads(out.stdout.splitlines()[-1])

@@ -169,9 +169,7 @@ def _t5(layers: int, dropout: float) -> Example:
         use_cache=False,
     )
     ids = _ids()
-    return Example(
-        T5Model(config), lambda m: m(input_ids=ids, decoder_input_ids=ids).last_hidden_state
-    )
+    return Example(T5Model(config), lambda m: m(input_ids=ids, decoder_input_ids=ids).last_hidden_state)
 
 
 def _whisper(layers: int, dropout: float) -> Example:

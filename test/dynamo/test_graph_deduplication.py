@@ -3,15 +3,15 @@
 import functools
 
 import pytest
-import torch
-import torch._dynamo
 import torch.fx
-import torch.nn.functional as F
 from expecttest import TestCase
-from programs import check, Program
-from torch._dynamo import graph_deduplication as dedup
+from programs import Program, check
 from torch._dynamo.utils import counters
 from torch.utils._ordered_set import OrderedSet
+
+import torch
+import torch._dynamo
+from torch._dynamo import graph_deduplication as dedup
 
 
 def outlined(function, *args):
@@ -166,9 +166,7 @@ def test_lint_finds_a_body_with_its_operands_swapped(monkeypatch):
 
 
 def test_lint_finds_a_body_that_returns_something_else(monkeypatch):
-    _broken_lint(
-        monkeypatch, "_make_body", lambda original, region, places: original(region, [places[0] - 1])
-    )
+    _broken_lint(monkeypatch, "_make_body", lambda original, region, places: original(region, [places[0] - 1]))
 
 
 def test_lint_finds_a_result_that_may_not_cross(monkeypatch):
@@ -309,9 +307,7 @@ def test_dynamic_shapes_share_bodies(backend):
             x = torch.randn(size, 4)
             got, wanted = called(x, w), f(x, w)
             torch.testing.assert_close(got, wanted)
-            torch.testing.assert_close(
-                torch.autograd.grad(got.sum(), w), torch.autograd.grad(wanted.sum(), w)
-            )
+            torch.testing.assert_close(torch.autograd.grad(got.sum(), w), torch.autograd.grad(wanted.sum(), w))
     assert counters["graph_deduplication"]["calls"] > 0
     assert counters["stats"]["unique_graphs"] == 1
 

@@ -1,11 +1,12 @@
 """Which regions are found, and which are not."""
 
-import torch
-import torch._dynamo
 import torch.nn.functional as F
 from expecttest import TestCase
-from torch._dynamo.region_boundary import GraphView
 from torch._dynamo.testing import extract_graph_and_tracker
+
+import torch
+import torch._dynamo
+from torch._dynamo.region_boundary import GraphView
 
 
 def regions(function, *args):
@@ -192,9 +193,7 @@ sin cos tan y | sin_1 cos_1 tan_1 y_1 | sin_2 cos_2 tan_2 y_2 | sin_3 cos_3 tan_
 
         for group in regions(f, X):
             for region in group:
-                self.assertEqual(
-                    sum("increment" in n for n in region), sum("decrement" in n for n in region)
-                )
+                self.assertEqual(sum("increment" in n for n in region), sum("decrement" in n for n in region))
                 self.assertTrue(any("increment" in n for n in region))
 
     def test_a_block_of_a_deep_stack_is_cut_where_one_value_crosses(self):

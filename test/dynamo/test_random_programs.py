@@ -6,7 +6,7 @@ The seed is fixed. ``REGIONS_EXAMPLES=2000`` runs more, ``REGIONS_SEED`` others.
 import os
 
 import pytest
-from hypothesis import given, HealthCheck, seed, settings
+from hypothesis import HealthCheck, given, seed, settings
 from programs import check, programs
 
 

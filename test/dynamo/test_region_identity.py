@@ -4,11 +4,12 @@ import enum
 import itertools
 
 import pytest
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 import torch
 import torch._dynamo
-import torch.nn.functional as F
-from torch._dynamo.region_identity import constant_key, global_state_key, NodeIdentity, Unkeyable
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._dynamo.region_identity import NodeIdentity, Unkeyable, constant_key, global_state_key
 
 
 class Colour(enum.Enum):
@@ -194,9 +195,7 @@ def _keys_of(function, *args):
 
     def backend(gm, _):
         identity = NodeIdentity()
-        found.extend(
-            identity.key(n, None) for n in gm.graph.nodes if n.op.startswith("call_")
-        )
+        found.extend(identity.key(n, None) for n in gm.graph.nodes if n.op.startswith("call_"))
         return gm.forward
 
     torch._dynamo.reset()

@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from torch._dynamo.region_repeats import find_repeats, is_worth_it, nodes_saved
 
 

@@ -1,10 +1,11 @@
 """Inductor's wrappers that cannot call a region get none: the program compiles as without the flag."""
 
 import pytest
-import torch
-import torch._dynamo
 import torch._inductor.config
 from torch._dynamo.utils import counters
+
+import torch
+import torch._dynamo
 
 
 def _program(x, ws):

@@ -1,10 +1,11 @@
 """Real architectures, small: with the flag they train and infer as without it."""
 
 import pytest
+from torch._dynamo.utils import counters
+
 import torch
 import torch._dynamo
 from benchmarks.zoo import ARCHITECTURES, build
-from torch._dynamo.utils import counters
 
 
 STEPS = 2
@@ -14,8 +15,7 @@ def _state(model):
     """Copies of a model's gradients, parameters and buffers; no gradient counts as zero."""
     return {
         "gradients": {
-            n: torch.zeros_like(p) if p.grad is None else p.grad.clone()
-            for n, p in model.named_parameters()
+            n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()
         },
         "parameters": {n: p.detach().clone() for n, p in model.named_parameters()},
         "buffers": {n: b.clone() for n, b in model.named_buffers()},

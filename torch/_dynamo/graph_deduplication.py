@@ -12,22 +12,23 @@ from scratch before and after each replacement, and a violation raises ``RegionI
 
 from __future__ import annotations
 
+import itertools
 import logging
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.fx
 from torch.utils._ordered_set import OrderedSet
 
-from . import config
-from .graph_region_tracker import GraphRegionTracker, Node, Region
-from .region_boundary import GraphView
+import torch
+from torch._dynamo import config
+from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
+from torch._dynamo.region_boundary import GraphView
 
 
 if TYPE_CHECKING:
-    from .output_graph import OutputGraph
+    from torch._dynamo.output_graph import OutputGraph
 
 
 ExtraDeps = dict[Node, OrderedSet[Node]]
@@ -45,7 +46,7 @@ def apply_graph_deduplication(output_graph: OutputGraph) -> dict[str, torch.fx.G
 
     Returns the bodies by the name under which they are installed in ``output_graph``.
     """
-    from .utils import counters
+    from torch._dynamo.utils import counters
 
     tracker = output_graph.region_tracker
     try:
@@ -61,9 +62,7 @@ def apply_graph_deduplication(output_graph: OutputGraph) -> dict[str, torch.fx.G
     for group in groups:
         name, body = _outline_group(output_graph, tracker, group)
         bodies[name] = body
-        hierarchical_log.debug(
-            "%s: %d calls of a body of %d operators", name, len(group), len(group[0])
-        )
+        hierarchical_log.debug("%s: %d calls of a body of %d operators", name, len(group), len(group[0]))
     stats = tracker.stats
     for counter, value in (
         ("bodies", stats.groups),
@@ -146,12 +145,8 @@ def _replace(
     """Puts a call of a body in the place of a region's last node, and erases the region."""
     results = [region[place] for place in places]
     with graph.inserting_after(region[-1]):
-        call = graph.call_function(
-            torch.ops.higher_order.invoke_subgraph, (body_node, name, *inputs)
-        )
-    call.meta = {
-        k: v for k, v in region[-1].meta.items() if k in ("stack_trace", "creation_timestamp")
-    }
+        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *inputs))
+    call.meta = {k: v for k, v in region[-1].meta.items() if k in ("stack_trace", "creation_timestamp")}
     call.meta["example_value"] = tuple(r.meta["example_value"] for r in results)
     previous = call
     for k, result in enumerate(results):
@@ -169,9 +164,7 @@ def _not_in(region: Region) -> Callable[[Node], bool]:
     return lambda user: user not in inside
 
 
-def _check_regions(
-    graph: torch.fx.Graph, tracker: GraphRegionTracker, group: list[Region], places: list[int]
-) -> None:
+def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: list[Region], places: list[int]) -> None:
     """Recomputes the preconditions of outlining ``group`` from the graph as it now is."""
     view = GraphView(graph, tracker.written_operands)
     signatures = set()
@@ -188,9 +181,7 @@ def _check_regions(
         raise RegionInvariantError(f"regions {group} differ in wiring")
 
 
-def _check_body(
-    body: torch.fx.Graph, region: Region, inputs: list[Node], places: list[int]
-) -> None:
+def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], places: list[int]) -> None:
     """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node."""
     stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
     inner = [n for n in body.nodes if n.op not in ("placeholder", "output")]
@@ -205,9 +196,7 @@ def _check_body(
         raise RegionInvariantError(f"the body returns {returned}, wanted {places} of {region}")
 
 
-def _sorted_behind(
-    nodes: Iterable[Node], blockers: Callable[[Node], Iterable[Node]]
-) -> list[Node]:
+def _sorted_behind(nodes: Iterable[Node], blockers: Callable[[Node], Iterable[Node]]) -> list[Node]:
     """``nodes`` in their order, but each behind all its blockers.
 
     A node that has to wait comes right after the last blocker it waited for.  A node that is on
@@ -239,7 +228,7 @@ def _operands(extra: ExtraDeps) -> Callable[[Node], Iterable[Node]]:
 
 
 def _rearrange(order: list[Node]) -> None:
-    for previous, node in zip(order, order[1:]):
+    for previous, node in itertools.pairwise(order):
         if previous.next is not node:
             previous.append(node)
 

@@ -22,28 +22,28 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch._logging
 import torch.fx
 from torch.utils._ordered_set import OrderedSet
 
-from .region_boundary import GraphView
-from .region_identity import global_state_key, NodeIdentity, Unkeyable
-from .region_legality import (
-    draws_random_numbers,
+from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.region_identity import NodeIdentity, Unkeyable, global_state_key
+from torch._dynamo.region_legality import (
     IllegalReason,
+    OperatorClass,
+    draws_random_numbers,
     is_bracket,
     operator_class,
-    OperatorClass,
     takes_gradients,
     written_operands,
 )
-from .region_repeats import CALL_COST, find_repeats, is_worth_it, nodes_saved, Repeat
+from torch._dynamo.region_repeats import CALL_COST, Repeat, find_repeats, is_worth_it, nodes_saved
 
 
 if TYPE_CHECKING:
-    from .symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 
 Node = torch.fx.Node
@@ -69,9 +69,7 @@ class Stats:
     """Counters of one pass."""
 
     operators: int = 0
-    illegal: dict[IllegalReason, int] = dataclasses.field(
-        default_factory=lambda: defaultdict(int)
-    )
+    illegal: dict[IllegalReason, int] = dataclasses.field(default_factory=lambda: defaultdict(int))
     rounds: int = 0
     groups: int = 0
     regions: int = 0
@@ -270,9 +268,7 @@ class _Finder:
             origin.append(i)
         if not packed:
             return []
-        return [
-            Repeat(r.length, tuple(origin[s] for s in r.starts)) for r in find_repeats(packed)
-        ]
+        return [Repeat(r.length, tuple(origin[s] for s in r.starts)) for r in find_repeats(packed)]
 
     def _is_free(self, start: int, end: int) -> bool:
         return self.taken.find(1, start, end) < 0
@@ -343,17 +339,11 @@ class _Finder:
 
     def _results(self, group: Repeat) -> set[int]:
         """Places whose values any run of the group needs outside."""
-        return {
-            i - s for s in group.starts for i in self.view.outputs(s, s + group.length)
-        }
+        return {i - s for s in group.starts for i in self.view.outputs(s, s + group.length)}
 
     def _broken_places(self, group: Repeat) -> set[int]:
         results = self._results(group)
-        return {
-            i - s
-            for s in group.starts
-            for i in self.view.offences(s, s + group.length, results)
-        }
+        return {i - s for s in group.starts for i in self.view.offences(s, s + group.length, results)}
 
     def _pays(self, group: Repeat) -> bool:
         cost = CALL_COST - 1 + len(self._results(group))

@@ -29,10 +29,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable
 
-import torch
 import torch.fx
 from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
 from torch.utils._pytree import tree_leaves
+
+import torch
 
 
 Node = torch.fx.Node
@@ -72,9 +73,7 @@ class Span:
 class GraphView:
     """The operators of a graph in program order, and what each reads, makes and keeps alive."""
 
-    def __init__(
-        self, graph: torch.fx.Graph, written_by: Callable[[Node], Iterable[Node]]
-    ) -> None:
+    def __init__(self, graph: torch.fx.Graph, written_by: Callable[[Node], Iterable[Node]]) -> None:
         """``written_by(node)`` gives the operands that a node writes to."""
         self.nodes: list[Node] = [n for n in graph.nodes if n.op not in INVISIBLE_OPS]
         # node -> its position; inputs and attributes of the graph have negative numbers.
@@ -186,9 +185,7 @@ class GraphView:
         for i in range(n - 1, -1, -1):
             if reaching[i] and self._needs_grad[i]:
                 read_later.update(self.touched(i) if self.spans else ())
-            elif not any(
-                read_later.intersection(self.storages_at(w)) for w in self.writes.get(i, ())
-            ):
+            elif not any(read_later.intersection(self.storages_at(w)) for w in self.writes.get(i, ())):
                 continue
             for operand in self.operands[i]:
                 if operand >= 0:
@@ -227,8 +224,7 @@ class GraphView:
                     wiring.append(-1 - number.setdefault(operand, len(number)))
         shared: dict[int, int] = {}
         aliases = tuple(
-            tuple(shared.setdefault(s, len(shared)) for s in self.storages_at(operand))
-            for operand in number
+            tuple(shared.setdefault(s, len(shared)) for s in self.storages_at(operand)) for operand in number
         )
         grads = tuple(i - start for i in self.outputs(start, end) if self._needs_grad[i])
         return tuple(wiring), aliases, grads

@@ -19,11 +19,12 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import torch
 import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+import torch
 
 
 Node = torch.fx.Node
@@ -152,10 +153,7 @@ def global_state_key() -> Hashable:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         # Casts that happen below the graph: per device, and to which dtype.
-        tuple(
-            torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None
-            for d in _AUTOCAST_DEVICES
-        ),
+        tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _AUTOCAST_DEVICES),
         torch.is_autocast_cache_enabled(),
         # Choice of kernels.
         torch.are_deterministic_algorithms_enabled(),
@@ -208,10 +206,6 @@ class NodeIdentity:
             # The order in which keywords are written means nothing.
             tuple((k, constant_key(v, self._leaf_key)) for k, v in sorted(node.kwargs.items())),
             self.value_key(node.meta.get("example_value")),
-            tuple(
-                (name, constant_key(node.meta[name]))
-                for name in _MEANINGFUL_META
-                if name in node.meta
-            ),
+            tuple((name, constant_key(node.meta[name])) for name in _MEANINGFUL_META if name in node.meta),
             state,
         )

@@ -21,11 +21,12 @@ import operator
 import types
 from typing import Any
 
-import torch
 import torch.fx
 import torch.nn.functional as F
-from torch._functorch import predispatch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+import torch
+from torch._functorch import predispatch
 
 
 Node = torch.fx.Node
@@ -56,19 +57,41 @@ _PURE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 # Tensor methods that are no operator of their own name, but compositions of pure ones.
 _COMPOSITE_METHODS = frozenset(
-    "bfloat16 bool byte cdouble cfloat char double float half int long short type".split()
+    ["bfloat16", "bool", "byte", "cdouble", "cfloat", "char", "double", "float", "half", "int", "long", "short", "type"]
 )
 # Tensor methods that an operator is named after, but which act on the autograd graph or on the
 # storage, not on the values.
 _OPAQUE_METHODS = frozenset(
-    "backward data detach_ record_stream rename_ requires_grad_ resize_ resize_as_ "
-    "retain_grad set_ set_data share_memory_ sparse_resize_".split()
+    [
+        "backward",
+        "data",
+        "detach_",
+        "record_stream",
+        "rename_",
+        "requires_grad_",
+        "resize_",
+        "resize_as_",
+        "retain_grad",
+        "set_",
+        "set_data",
+        "share_memory_",
+        "sparse_resize_",
+    ]
 )
 # Compositions in torch.nn.functional and torch.functional that draw random numbers without an
 # operator of the same name that says so.
 _RANDOM_COMPOSITIONS = frozenset(
-    "dropout1d dropout2d dropout3d gumbel_softmax multi_head_attention_forward pca_lowrank "
-    "svd_lowrank fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices".split()
+    [
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "gumbel_softmax",
+        "multi_head_attention_forward",
+        "pca_lowrank",
+        "svd_lowrank",
+        "fractional_max_pool2d_with_indices",
+        "fractional_max_pool3d_with_indices",
+    ]
 )
 # (position, keyword) of the drop probability and of the training flag; neutral when absent.
 _DROPOUT_ARGUMENTS: dict[str, tuple[tuple[int, str] | None, tuple[int, str] | None]] = {
@@ -245,7 +268,22 @@ def written_operands(node: Node) -> list[Node]:
 
 
 _IN_PLACE_METHODS = frozenset(
-    f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+    f"__i{n}__"
+    for n in [
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "matmul",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+    ]
 )
 _IN_PLACE_OPERATORS = frozenset(getattr(operator, n) for n in _IN_PLACE_METHODS)
 

@@ -47,11 +47,7 @@ def nodes_saved(length: int, count: int, call_cost: int = CALL_COST) -> int:
 
 def is_worth_it(length: int, count: int, call_cost: int = CALL_COST) -> bool:
     """Whether outlining ``count`` equal runs pays; the one place that decides it."""
-    return (
-        count > 1
-        and length >= MIN_REGION_NODES
-        and nodes_saved(length, count, call_cost) >= MIN_NODES_SAVED
-    )
+    return count > 1 and length >= MIN_REGION_NODES and nodes_saved(length, count, call_cost) >= MIN_NODES_SAVED
 
 
 def find_repeats(sequence: list[int]) -> list[Repeat]:
@@ -67,8 +63,7 @@ def find_repeats(sequence: list[int]) -> list[Repeat]:
         ),
     )
     repeats = [
-        Repeat(length, _without_overlap(sorted(suffixes[left : right + 1]), length))
-        for _, length, left, right in best
+        Repeat(length, _without_overlap(sorted(suffixes[left : right + 1]), length)) for _, length, left, right in best
     ]
     repeats = [r for r in repeats if is_worth_it(r.length, len(r.starts))]
     repeats.sort(key=lambda r: (-nodes_saved(r.length, len(r.starts)), r.starts))
@@ -140,9 +135,7 @@ def _common_prefixes(sequence: list[int], suffixes: list[int]) -> list[int]:
     return common
 
 
-def _inner_nodes(
-    suffixes: list[int], common: list[int]
-) -> Iterator[tuple[int, int, int, int, int]]:
+def _inner_nodes(suffixes: list[int], common: list[int]) -> Iterator[tuple[int, int, int, int, int]]:
     """Inner nodes of the suffix tree: (length, first and last index of the suffixes below it in
     ``suffixes``, their lowest and highest position)."""
     # Each stack entry is an inner node still open: [length, first index, lowest, highest].
