@@ -26,6 +26,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tools/typecheck_overlay.py
 	cd benchmarks && ../$(BIN)/mypy --config-file ../pyproject.toml $(OVERLAY_LENIENCE) ../torch
 	$(BIN)/python -m torch_regions verify
 
