@@ -1,8 +1,8 @@
 """Type-check the overlay's files against the installed torch.
 
-mypy takes torch/a/b.py for the module torch.a.b, and then no longer sees the stock module that an extension extends. So it
-gets the files under other names, which makes `import torch.a.b` mean the installed one. Modules that stock has not are
-unknown to it and taken for Any.
+mypy takes torch/a/b.py for the module torch.a.b, and then no longer sees the stock module that an extension extends.
+So it gets the files under other names, which makes `import torch.a.b` mean the installed one. Modules that stock has
+not are unknown to it and taken for Any.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 
 ROOT = Path(__file__).resolve().parents[1]
-# An extension defines methods outside their classes (misc). torch's stubs leave out private functions in C, and a module
-# that is replaced whole still looks like stock's (attr-defined).
+# An extension defines methods outside their classes (misc). torch's stubs leave out private functions in C, and a
+# module that is replaced whole still looks like stock's (attr-defined).
 LENIENT = [
     "--disable-error-code=attr-defined",
     "--disable-error-code=misc",
