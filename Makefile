@@ -6,10 +6,6 @@ READY := $(VENV)/.ready
 # Two workers and one thread each, or the workers' threads fight for the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2}
 
-# Overlay files are checked from elsewhere, or they would be taken for the installed torch; and they use private names
-# that torch's stubs and its untyped functions do not describe.
-OVERLAY_LENIENCE := $(addprefix --disable-error-code=,attr-defined no-untyped-call no-any-return misc untyped-decorator)
-
 .PHONY: demo test test-overlay lint verify clean
 
 demo: $(READY)
@@ -27,7 +23,6 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python tools/typecheck_overlay.py
-	cd benchmarks && ../$(BIN)/mypy --config-file ../pyproject.toml $(OVERLAY_LENIENCE) ../torch
 	$(BIN)/python -m torch_regions verify
 
 verify: $(READY)
