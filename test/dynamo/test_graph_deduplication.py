@@ -4,10 +4,12 @@ import functools
 
 import pytest
 import torch.fx
+import torch.nn.functional as F
 from expecttest import TestCase
 from programs import Program, check
 from torch._dynamo.utils import counters
 from torch.utils._ordered_set import OrderedSet
+from torch.utils._pytree import tree_leaves
 
 import torch
 import torch._dynamo
@@ -319,6 +321,126 @@ def test_inference_mode(backend):
     with torch.inference_mode(), torch._dynamo.config.patch(use_graph_deduplication=True):
         x = torch.randn(4, 8)
         torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+
+
+def _against_flat(function, inputs, backend, calls=1):
+    """Runs ``function(*inputs())`` flat and with the flag: the same results, gradients and states of the inputs."""
+
+    def once(flag):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        args = inputs()
+        torch.manual_seed(1)
+        with torch._dynamo.config.patch(use_graph_deduplication=flag, graph_deduplication_lint=True):
+            out = torch.compile(function, backend=backend, fullgraph=True)(*args)
+        leaves = [t for t in tree_leaves(out) if t.requires_grad]
+        sum(t.float().sum() for t in leaves).backward() if leaves else None
+        tensors = [
+            t
+            for a in args
+            for t in ([*a.parameters(), *a.buffers()] if isinstance(a, torch.nn.Module) else tree_leaves(a))
+        ]
+        return out, tensors, [t.grad for t in tensors], torch.rand(1)
+
+    wanted, got = once(False), once(True)
+    assert counters["graph_deduplication"]["calls"] >= calls
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def _weights(grad=True):
+    return torch.randn(4, 4, requires_grad=grad), [torch.randn(4, 4, requires_grad=grad) for _ in range(6)]
+
+
+class _Norm(torch.nn.Module):
+    def __init__(self, counted):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.BatchNorm1d(4) for _ in range(5))
+        for norm in () if counted else self.blocks:
+            norm.num_batches_tracked = None
+
+    def forward(self, x):
+        for norm in self.blocks:
+            x = norm((x * 1.1).sin() + x.cos()).relu().exp().tanh() * 0.5 + x * 1.1
+        return x
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_running_statistics_are_a_write_that_no_version_counter_shows(backend, counted, grad):
+    def f(model, x):
+        with torch.set_grad_enabled(grad):
+            return model(x)
+
+    _against_flat(f, lambda: (_Norm(counted), torch.randn(4, 4)), backend)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_write_to_a_list_of_tensors_stays_outside(backend):
+    def f(x, ws):
+        for w in ws:
+            a, b = x * 1.0, w * 1.0
+            torch._foreach_mul_([a, b], 2.0)
+            x = ((a @ b).sin() + x).cos().tanh().sigmoid().exp()
+        return x
+
+    _against_flat(f, lambda: _weights(), backend)
+
+
+def test_a_choice_of_attention_kernel_in_the_program_keeps_it_flat():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def f(x, ws):
+        for i, w in enumerate(ws):
+            with sdpa_kernel(SDPBackend.MATH if i < 3 else SDPBackend.FLASH_ATTENTION):
+                q = (x @ w).view(1, 1, 4, 4)
+                x = F.scaled_dot_product_attention(q * 1.1, q.sin(), q.cos()).view(4, 4).sigmoid() * 2 + x
+        return x
+
+    # A body's backward would be traced outside of these contexts, with another kernel.
+    _against_flat(f, _weights, "aot_eager", calls=0)
+    assert counters["graph_deduplication"]["calls"] == 0
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_returned_view_can_be_written_afterwards(backend):
+    def f(x, ws):
+        outs = []
+        for w in ws:
+            x = ((x @ w).sin() + x.cos()).sigmoid().exp() * 2
+            outs.append(x.view(16)[2:7])
+            x = x * 0.3
+        return x, outs
+
+    def then_write(flag):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        x, ws = _weights()
+        with torch._dynamo.config.patch(use_graph_deduplication=flag):
+            out, views = torch.compile(f, backend=backend, fullgraph=True)(x, ws)
+        views[2].add_(1)
+        (out.sum() + sum(v.sum() for v in views)).backward()
+        return [v._is_view() for v in views], views, x.grad, [w.grad for w in ws]
+
+    torch.testing.assert_close(then_write(True), then_write(False), rtol=1e-4, atol=1e-5)
+
+
+@torch.library.custom_op("regions_test::noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def noise(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand_like(x)
+
+
+noise.register_fake(torch.empty_like)
+noise.register_autograd(lambda ctx, grad: grad)
+
+
+@pytest.mark.parametrize("op", [torch.ops.regions_test.noise, torch.ops.regions_test.noise.default])
+def test_a_random_operator_of_the_user_is_known_by_its_tag(op):
+    def f(x, ws):
+        return [torch.tanh(op(x) @ ws[0]).sin().exp().sigmoid() * 0.5 + x.cos() for _ in range(6)]
+
+    _against_flat(f, lambda: _weights(), "aot_eager")
 
 
 def _stack():

@@ -108,13 +108,14 @@ class GraphRegionTrackerTest(TestCase):
         def f(x):
             outs = []
             for _ in range(4):
-                outs.append(x.t())
-                x = x.t().sin().cos().tan().exp().abs()
+                v = x.view(16)
+                outs.append(v)
+                x = v.sin().cos().tan().exp().abs().view(4, 4) * 2
             return x, outs
 
         self.assertExpectedInline(
             show(regions(f, X)),
-            """t_1 sin cos tan exp x t_2 t_3 sin_1 cos_1 tan_1 exp_1 x_1 | t_5 sin_2 cos_2 tan_2 exp_2 x_2 t_6 t_7 sin_3 cos_3 tan_3 exp_3 x_3""",
+            """sin cos tan exp abs_1 view_1 x | sin_1 cos_1 tan_1 exp_1 abs_2 view_3 x_1 | sin_2 cos_2 tan_2 exp_2 abs_3 view_5 x_2 | sin_3 cos_3 tan_3 exp_3 abs_4 view_7 x_3""",
         )
 
     def test_two_results_of_one_storage_do_not_both_cross(self):

@@ -29,7 +29,7 @@ import torch.fx
 from torch.utils._ordered_set import OrderedSet
 
 from torch._dynamo.region_boundary import GraphView
-from torch._dynamo.region_identity import NodeIdentity, Unkeyable, global_state_key
+from torch._dynamo.region_identity import NodeIdentity, Unkeyable, ambient_state, global_state_key
 from torch._dynamo.region_legality import (
     IllegalReason,
     OperatorClass,
@@ -37,6 +37,7 @@ from torch._dynamo.region_legality import (
     is_bracket,
     operator_class,
     takes_gradients,
+    writes_a_list,
     written_operands,
 )
 from torch._dynamo.region_repeats import CALL_COST, Repeat, find_repeats, is_worth_it, nodes_saved
@@ -84,6 +85,9 @@ class GraphRegionTracker:
         self._state_of_node: dict[Node, int] = {}
         # global state -> its number; a frame sees few different ones.
         self._state_numbers: dict[GlobalStateKey, int] = {}
+        # number of a global state -> whether it is that of the frame's begin, but for grad mode.
+        self._is_ambient: list[bool] = []
+        self._ambient = ambient_state(global_state_key())
         # node -> which of its operands (places in its flattened args and kwargs, nodes only)
         # changed when it was run on fake tensors.
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
@@ -94,6 +98,8 @@ class GraphRegionTracker:
         if node not in self._state_of_node:
             state = global_state_key()
             number = self._state_numbers.setdefault(state, len(self._state_numbers))
+            if number == len(self._is_ambient):
+                self._is_ambient.append(ambient_state(state) == self._ambient)
             self._state_of_node[node] = number
 
     def track_node_mutations(
@@ -189,8 +195,12 @@ class GraphRegionTracker:
             return None
         if node not in self._state_of_node or operator_class(node) is not OperatorClass.PURE:
             return IllegalReason.UNKNOWN_TARGET
+        if not self._is_ambient[self._state_of_node[node]]:
+            return IllegalReason.OTHER_STATE
         if draws_random_numbers(node):
             return IllegalReason.RANDOM
+        if writes_a_list(node):
+            return IllegalReason.WRITES_A_LIST
         value = node.meta.get("example_value")
         if value is None and not self.written_operands(node):
             return IllegalReason.NO_RESULT

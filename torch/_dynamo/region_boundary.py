@@ -14,6 +14,8 @@ fresh tensors, and autograd sees it as one function.  Hence, for a run of nodes 
 
 1. An operand is a tensor or an int.  A getitem of an outside tuple stays outside.
 2. A result is a tensor that shares its storage neither with an operand nor with another result.
+   It is no view if the graph returns its storage: where flat AOTAutograd makes a tensor of its own
+   of a lone view, it would hand the user the body's view.
 3. What belongs together is inside as a whole, or outside (a ``Span``).  A storage that is written
    is a span from its first node to its last write; after that it may be read from anywhere.  (So a
    fake tensor's metadata, read at the end of tracing, is the metadata that every node of the body
@@ -104,6 +106,14 @@ class GraphView:
             for i in span.members:
                 first, last = self._must_hold.get(i, (i, i))
                 self._must_hold[i] = min(first, span.first), max(last, span.last)
+        # Storages that the graph returns.
+        self._returned = {
+            storage
+            for node in self._outside
+            if node.op == "output"
+            for operand in node.all_input_nodes
+            for storage in self.storages_at(self.position[operand])
+        }
         self.live_width = self._live_widths()
         self._needs_grad = [self._requires_grad(node) for node in self.nodes]
         self.reaches_backward = self._reaching_backward()
@@ -250,10 +260,15 @@ class GraphView:
             i = start + place
             value = self.nodes[i].meta.get("example_value")
             lost = self._needs_grad[i] and not self.reaches_backward[i]
+            lost = lost or self._is_returned_view(i)
             if lost or not isinstance(value, torch.Tensor) or taken.intersection(self.storages[i]):
                 broken.add(i)
             taken.update(self.storages[i])
         return broken
+
+    def _is_returned_view(self, position: int) -> bool:
+        own = self._returned.intersection(self.storages[position])
+        return any(not own.isdisjoint(self.storages_at(operand)) for operand in self.operands[position])
 
     def touched(self, position: int) -> set[int]:
         """Storages of the value and of the operands of the node at ``position``."""

@@ -58,6 +58,27 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # Devices whose autocast state can differ within one graph.
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 
+# Switches that choose between kernels of one operator: getters in torch._C.
+_KERNEL_SWITCHES = tuple(
+    getattr(torch._C, name)
+    for name in (
+        "_get_flash_sdp_enabled",
+        "_get_mem_efficient_sdp_enabled",
+        "_get_math_sdp_enabled",
+        "_get_cudnn_sdp_enabled",
+        "_get_overrideable_sdp_enabled",
+        "_get_math_sdp_allow_fp16_bf16_reduction",
+        "_get_cudnn_enabled",
+        "_get_cudnn_benchmark",
+        "_get_cudnn_deterministic",
+        "_get_cudnn_allow_tf32",
+        "_get_mkldnn_enabled",
+        "_get_mkldnn_deterministic",
+        "_get_nnpack_enabled",
+    )
+    if hasattr(torch._C, name)
+)
+
 # Node annotations that a later pass reads; two calls that differ in one must not share a body.
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
 
@@ -146,12 +167,19 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
     )
 
 
-def global_state_key() -> Hashable:
+# Where the ambient part of a global state key begins.
+_AMBIENT = 4
+
+
+def global_state_key() -> tuple[Hashable, ...]:
     """Everything outside the graph that changes what an operator does, at this moment."""
     transform = torch._C._functorch.peek_interpreter_stack()
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
+        # Who else intercepts calls of operators.
+        tuple(torch.overrides._get_current_function_mode_stack()),
+        (transform.key(), transform.level()) if transform is not None else None,
         # Casts that happen below the graph: per device, and to which dtype.
         tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _AUTOCAST_DEVICES),
         torch.is_autocast_cache_enabled(),
@@ -159,6 +187,8 @@ def global_state_key() -> Hashable:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.get_float32_matmul_precision(),
+        tuple(switch() for switch in _KERNEL_SWITCHES),
+        tuple(torch._C._get_sdp_priority_order()),
         torch._C._get_cublas_allow_tf32(),
         torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
@@ -166,10 +196,16 @@ def global_state_key() -> Hashable:
         torch.get_default_dtype(),
         # Whether a saved tensor may be packed.
         torch._C._autograd._saved_tensors_hooks_is_enabled(),
-        # Who else intercepts calls of operators.
-        tuple(torch.overrides._get_current_function_mode_stack()),
-        (transform.key(), transform.level()) if transform is not None else None,
     )
+
+
+def ambient_state(key: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """The part of a global state key that a body's backward finds as it was when the frame began.
+
+    A body's joint graph is traced when the backward is: outside of any autocast or kernel choice
+    that the program made around its call.
+    """
+    return key[_AMBIENT:]
 
 
 class NodeIdentity:

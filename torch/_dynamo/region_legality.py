@@ -40,6 +40,8 @@ class IllegalReason(enum.Enum):
     RANDOM = "it draws random numbers"
     UNKEYABLE = "it cannot be keyed"
     NOT_A_TENSOR_OR_SIZE = "its result is neither a tensor nor a size, nor a tuple of them"
+    OTHER_STATE = "it runs under another autocast or kernel choice than the frame began with"
+    WRITES_A_LIST = "it writes to tensors in a list, which functionalization does not find in a body"
     BROKEN_SPAN = "it is part of a whole (a written value's life, a vmap) that no region can hold"
     DIFFERENTIATED_IN_GRAPH = "a gradient that the program itself takes goes through it"
 
@@ -116,6 +118,36 @@ _BRACKETS = frozenset(
     }
 )
 _VMAP_OPERATORS = frozenset({predispatch._add_batch_dim, predispatch._remove_batch_dim})
+# Functions that write to operands without saying so by name or schema, and whose writes fake
+# tensors do not count: target -> (what is written, what decides whether it is). The decision is an
+# argument that must be true, or for max_norm given.
+_HIDDEN_WRITES: dict[Any, tuple[tuple[tuple[int, str], ...], tuple[int, str, Any]]] = {
+    F.batch_norm: (((1, "running_mean"), (2, "running_var")), (5, "training", False)),
+    torch.batch_norm: (((3, "running_mean"), (4, "running_var")), (5, "training", True)),
+    torch.native_batch_norm: (((3, "running_mean"), (4, "running_var")), (5, "training", True)),
+    F.instance_norm: (((1, "running_mean"), (2, "running_var")), (5, "use_input_stats", True)),
+    torch.instance_norm: (((3, "running_mean"), (4, "running_var")), (5, "use_input_stats", True)),
+    F.embedding: (((1, "weight"),), (3, "max_norm", None)),
+    F.embedding_bag: (((1, "weight"),), (4, "max_norm", None)),
+}
+# Their relatives, called by name: rare enough to count as writing to all of their operands.
+_HIDDEN_WRITERS = frozenset(
+    [
+        "batch_norm",
+        "instance_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_batch_norm_impl_index",
+        "_batch_norm_with_update",
+        "batch_norm_update_stats",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+        "fused_moving_avg_obs_fake_quant",
+        "_fused_moving_avg_obs_fq_helper",
+    ]
+)
 # Targets that take gradients inside the graph.
 _GRADIENT_TAKERS = frozenset({"grad", "backward", "_autograd_grad", "_autograd_backward"})
 
@@ -147,6 +179,12 @@ def _aten_overloads(name: str) -> tuple[OpOverload, ...]:
     return tuple(getattr(packet, overload) for overload in packet.overloads())
 
 
+def _overloads(target: OpOverload | OpOverloadPacket) -> list[OpOverload]:
+    if isinstance(target, OpOverload):
+        return [target]
+    return [getattr(target, name) for name in target.overloads()]
+
+
 def target_name(node: Node) -> str:
     """Name of the operator that a node calls, without namespace and overload."""
     target = node.target
@@ -167,7 +205,7 @@ def operator_class(node: Node) -> OperatorClass:
     if isinstance(target, OpOverload):
         return _overload_class(target)
     if isinstance(target, OpOverloadPacket):
-        classes = {_overload_class(getattr(target, o)) for o in target.overloads()}
+        classes = {_overload_class(o) for o in _overloads(target)}
         return classes.pop() if len(classes) == 1 else OperatorClass.OPAQUE
     if isinstance(target, HigherOrderOperator):
         return OperatorClass.READER
@@ -229,8 +267,8 @@ def draws_random_numbers(node: Node) -> bool:
         return True
     if base in _RANDOM_COMPOSITIONS:
         return True
-    if isinstance(node.target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags
+    if isinstance(node.target, (OpOverload, OpOverloadPacket)):
+        return any(torch.Tag.nondeterministic_seeded in o.tags for o in _overloads(node.target))
     return any(
         torch.Tag.nondeterministic_seeded in overload.tags
         for spelling in {name, base}
@@ -253,18 +291,41 @@ def written_operands(node: Node) -> list[Node]:
         return list(node.all_input_nodes)
     if kind is OperatorClass.READER:
         return []
-    if isinstance(node.target, OpOverload):
-        return _written_by_schema(node, node.target)
     name = target_name(node)
+    if node.target in _HIDDEN_WRITES:
+        return _hidden_writes(node)
+    if name in _HIDDEN_WRITERS:
+        return list(node.all_input_nodes)
+    if isinstance(node.target, (OpOverload, OpOverloadPacket)):
+        overloads = _overloads(node.target)
+        if len(overloads) == 1:
+            return _written_by_schema(node, overloads[0])
     in_place = name.endswith("_") and not name.startswith("__")
     in_place |= name in ("setitem", "__setitem__", "delitem")
     in_place |= node.target in _IN_PLACE_OPERATORS or name in _IN_PLACE_METHODS
-    written = [a for a in node.args[:1] if isinstance(a, Node)] if in_place else []
+    written: list[Node] = []
+    if in_place:
+        torch.fx.map_arg(node.args[:1], written.append)
     if node.kwargs.get("inplace") is True:
         written += node.all_input_nodes[:1]
     if "out" in node.kwargs:
         torch.fx.map_arg(node.kwargs["out"], written.append)
     return written
+
+
+def writes_a_list(node: Node) -> bool:
+    """Whether a node writes to tensors that it takes in a list, as the ``_foreach_`` operators do."""
+    direct = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node)]
+    return any(operand not in direct for operand in written_operands(node))
+
+
+def _hidden_writes(node: Node) -> list[Node]:
+    operands, (position, keyword, default) = _HIDDEN_WRITES[node.target]
+    decision = _argument(node, (position, keyword), default)
+    if decision is None or decision is False:
+        return []
+    values = [_argument(node, operand, None) for operand in operands]
+    return [value for value in values if isinstance(value, Node)]
 
 
 _IN_PLACE_METHODS = frozenset(
