@@ -179,7 +179,7 @@ class GraphRegionTracker:
         """position -> why the node there may not be in any region."""
         illegal: dict[int, IllegalReason] = {}
         for i, node in enumerate(view.nodes):
-            if reason := self._illegal_alone(node):
+            if reason := self._illegal_alone(node, writes=i in view.writes):
                 illegal[i] = reason
         # Latest first, so that one sweep reaches all that lead to a gradient.
         differentiated: set[int] = set()
@@ -190,7 +190,7 @@ class GraphRegionTracker:
         self._refuse_broken_spans(view, illegal)
         return illegal
 
-    def _illegal_alone(self, node: Node) -> IllegalReason | None:
+    def _illegal_alone(self, node: Node, writes: bool) -> IllegalReason | None:
         if is_bracket(node):
             return None
         if node not in self._state_of_node or operator_class(node) is not OperatorClass.PURE:
@@ -199,10 +199,10 @@ class GraphRegionTracker:
             return IllegalReason.OTHER_STATE
         if draws_random_numbers(node):
             return IllegalReason.RANDOM
-        if writes_a_list(node):
+        if writes and writes_a_list(node):
             return IllegalReason.WRITES_A_LIST
         value = node.meta.get("example_value")
-        if value is None and not self.written_operands(node):
+        if value is None and not writes:
             return IllegalReason.NO_RESULT
         leaves = value if isinstance(value, (tuple, list)) else (value,)
         # Sizes may be computed inside; the boundary rules keep them there.

@@ -80,8 +80,7 @@ class GraphView:
         self.nodes: list[Node] = [n for n in graph.nodes if n.op not in INVISIBLE_OPS]
         # node -> its position; inputs and attributes of the graph have negative numbers.
         self.position: dict[Node, int] = {n: i for i, n in enumerate(self.nodes)}
-        outside = (n for n in graph.nodes if n.op in INVISIBLE_OPS)
-        self._outside: list[Node] = list(outside)
+        self._outside: list[Node] = [n for n in graph.nodes if n.op in INVISIBLE_OPS]
         for k, node in enumerate(self._outside):
             self.position[node] = -1 - k
         n = len(self.nodes)

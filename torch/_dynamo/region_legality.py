@@ -174,9 +174,7 @@ def _pure_functions() -> frozenset[Any]:
 @functools.cache
 def _aten_overloads(name: str) -> tuple[OpOverload, ...]:
     packet = getattr(torch.ops.aten, name, None)
-    if not isinstance(packet, OpOverloadPacket):
-        return ()
-    return tuple(getattr(packet, overload) for overload in packet.overloads())
+    return tuple(_overloads(packet)) if isinstance(packet, OpOverloadPacket) else ()
 
 
 def _overloads(target: OpOverload | OpOverloadPacket) -> list[OpOverload]:
