@@ -68,9 +68,11 @@ class OverlayFinder:
         self._lock = threading.RLock()
         self._committing = False
         self._retired = False
-        from torch_regions import _cache_tag
+        from torch_regions import _cache_tag, _early
 
         _cache_tag.install(self)
+        self._stand_ins = _early.StandIns(self)
+        self._stand_ins.place()
 
     @property
     def decided(self) -> bool:
@@ -79,6 +81,7 @@ class OverlayFinder:
     def retire(self) -> None:
         """Make the finder inert. It stays in sys.meta_path, over which another thread may be iterating."""
         self._retired = True
+        self._stand_ins.take_away()
 
     def decide(self) -> bool:
         """Verify and commit, once; True when the overlay is on.
@@ -95,6 +98,7 @@ class OverlayFinder:
                     from torch_regions import _decide
 
                     self._committing = True
+                    self._stand_ins.take_away()
                     try:
                         decision = _decide.decide(self)
                     finally:

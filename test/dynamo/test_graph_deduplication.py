@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 import torch
 import torch._dynamo
 from torch._dynamo import graph_deduplication as dedup
+from torch._dynamo import region_outlining
 
 
 def outlined(function, *args):
@@ -146,8 +147,10 @@ def test_a_failure_to_find_regions_leaves_the_flat_graph(monkeypatch):
 
 def _broken_lint(monkeypatch, name, change):
     """Runs a program under lint with one step of outlining changed by ``change``."""
-    original = getattr(dedup, name)
-    monkeypatch.setattr(dedup, name, functools.partial(change, original))
+    original = getattr(region_outlining, name)
+    for module in (region_outlining, dedup):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, functools.partial(change, original))
 
     def f(x, y):
         for _ in range(3):
@@ -162,13 +165,13 @@ def test_lint_finds_a_body_with_its_operands_swapped(monkeypatch):
     turns = iter(range(100))
     _broken_lint(
         monkeypatch,
-        "_inputs",
+        "inputs_of",
         lambda original, region: original(region)[:: -1 if next(turns) else 1],
     )
 
 
 def test_lint_finds_a_body_that_returns_something_else(monkeypatch):
-    _broken_lint(monkeypatch, "_make_body", lambda original, region, places: original(region, [places[0] - 1]))
+    _broken_lint(monkeypatch, "make_body", lambda original, region, places: original(region, [places[0] - 1]))
 
 
 def test_lint_finds_a_result_that_may_not_cross(monkeypatch):
@@ -180,9 +183,9 @@ def test_lint_finds_a_result_that_may_not_cross(monkeypatch):
             x = y.abs().relu().sigmoid().tanh()
         return x, outs
 
-    from torch._dynamo.graph_region_tracker import _Finder
+    from torch._dynamo.region_fitting import Fitter
 
-    monkeypatch.setattr(_Finder, "_broken_places", lambda *_: set())
+    monkeypatch.setattr(Fitter, "_broken_places", lambda *_: set())
     with pytest.raises(Exception, match="may not cross the boundary"):
         outlined(f, X)
 

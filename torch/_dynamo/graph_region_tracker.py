@@ -21,7 +21,7 @@ import dataclasses
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch._logging
@@ -29,6 +29,8 @@ import torch.fx
 from torch.utils._ordered_set import OrderedSet
 
 from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.region_calls import RegionCalls
+from torch._dynamo.region_fitting import Fitter, RepeatBenefit
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable, ambient_state, global_state_key
 from torch._dynamo.region_legality import (
     IllegalReason,
@@ -40,7 +42,7 @@ from torch._dynamo.region_legality import (
     writes_a_list,
     written_operands,
 )
-from torch._dynamo.region_repeats import CALL_COST, Repeat, find_repeats, is_worth_it, nodes_saved
+from torch._dynamo.region_repeats import Repeat, find_repeats, is_worth_it, nodes_saved
 
 
 if TYPE_CHECKING:
@@ -53,8 +55,6 @@ GlobalStateKey = Hashable
 
 # Rounds of matching; each works on the nodes that are in no region yet. Few graphs need four.
 MAX_ROUNDS = 16
-# How often a run is split at nodes that break a boundary rule before the rest is left flat.
-MAX_SPLITS = 12
 
 log = logging.getLogger(__name__)
 graph_expansion_log = torch._logging.getArtifactLogger(__name__, "graph_region_expansion")
@@ -91,6 +91,8 @@ class GraphRegionTracker:
         # node -> which of its operands (places in its flattened args and kwargs, nodes only)
         # changed when it was run on fake tensors.
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
+        # The calls of regions that the program makes, as opposed to the repeats that are found.
+        self.calls = RegionCalls()
         self.stats = Stats()
 
     def track_node(self, tx: InstructionTranslatorBase, node: Node) -> None:
@@ -122,6 +124,13 @@ class GraphRegionTracker:
         """Notes that ``node`` writes to its operand at place ``arg_pos``."""
         self.node_to_mutated_arg_positions.setdefault(node, OrderedSet()).add(arg_pos)
 
+    def copy_track(self, node: Node, copy: Node) -> None:
+        """Notes of ``copy``, which stands for ``node`` in a body, what is noted of ``node``."""
+        if node in self._state_of_node:
+            self._state_of_node[copy] = self._state_of_node[node]
+        if node in self.node_to_mutated_arg_positions:
+            self.node_to_mutated_arg_positions[copy] = self.node_to_mutated_arg_positions[node]
+
     def written_operands(self, node: Node) -> list[Node]:
         """Operands that ``node`` writes to, by what it is and by what its run on fake tensors did."""
         written = written_operands(node)
@@ -141,7 +150,8 @@ class GraphRegionTracker:
         self.stats = Stats()
         view = GraphView(graph, self.written_operands)
         self.stats.operators = len(view.nodes)
-        groups = _Finder(view, self._sequence(view), self.stats).find()
+        numbers: dict[Hashable, int] = {}
+        groups = _Finder(view, self.sequence(view, numbers), self.stats).find()
         for group in groups:
             graph_expansion_log.debug(
                 "region group of %d x %d nodes, first region: %s",
@@ -152,16 +162,21 @@ class GraphRegionTracker:
         graph_expansion_log.debug("%s", self.stats)
         return [[view.nodes[s : s + g.length] for s in g.starts] for g in groups]
 
-    def _sequence(self, view: GraphView) -> list[int]:
-        """One integer a node: that of its key, or one of its own when it may not be in a region."""
+    def sequence(
+        self, view: GraphView, numbers: dict[Hashable, int], wanted: Container[int] | None = None
+    ) -> list[int]:
+        """One integer a node: that of its key, or a negative one of its own when it may not be in a region.
+
+        ``numbers``: key -> its integer, extended here; share it to compare the nodes of several graphs.
+        ``wanted``: positions of the nodes that matter, all when None; the others count as illegal.
+        """
         illegal = self._illegal_nodes(view)
         identity = NodeIdentity()
-        numbers: dict[Hashable, int] = {}
         own = itertools.count(-1, -1)
         sequence = []
         for i, node in enumerate(view.nodes):
             reason = illegal.get(i)
-            if reason is None:
+            if reason is None and (wanted is None or i in wanted):
                 try:
                     # The pop of a vmap is recorded without being tracked; it has no state.
                     key = identity.key(node, self._state_of_node.get(node))
@@ -170,8 +185,9 @@ class GraphRegionTracker:
                 except Unkeyable as e:
                     reason = illegal[i] = IllegalReason.UNKEYABLE
                     graph_expansion_log.debug("%s has no key: %s", node.name, e)
-            self.stats.illegal[reason] += 1
-            graph_expansion_log.debug("%s stays: %s", node.name, reason.value)
+            if reason is not None:
+                self.stats.illegal[reason] += 1
+                graph_expansion_log.debug("%s stays: %s", node.name, reason.value)
             sequence.append(next(own))
         return sequence
 
@@ -235,6 +251,7 @@ class _Finder:
 
     def __init__(self, view: GraphView, sequence: list[int], stats: Stats) -> None:
         self.view = view
+        self.fitter = Fitter(view, RepeatBenefit())
         self.sequence = sequence
         self.stats = stats
         # 1 for each position that is in a chosen region.
@@ -247,7 +264,7 @@ class _Finder:
             for repeat in self._candidates():
                 free = tuple(s for s in repeat.starts if self._is_free(s, s + repeat.length))
                 if is_worth_it(repeat.length, len(free)):
-                    for group in self._settle(self._fit(repeat.length, free)):
+                    for group in self.fitter.settle(self._fit(repeat.length, free)):
                         self._take(group)
                         chosen.append(group)
             if len(chosen) == before:
@@ -321,53 +338,3 @@ class _Finder:
 
         shift = min(range(-before, after + 1), key=crossing)
         return Repeat(length, tuple(s + shift for s in starts))
-
-    def _settle(self, repeat: Repeat) -> list[Repeat]:
-        """Splits runs until one body serves all runs of a group and no boundary rule is broken."""
-        settled: list[Repeat] = []
-        work = [(repeat, 0)]
-        while work:
-            run, splits = work.pop()
-            if splits > MAX_SPLITS or not is_worth_it(run.length, len(run.starts)):
-                continue
-            by_wiring: dict[Hashable, list[int]] = defaultdict(list)
-            for s in run.starts:
-                by_wiring[self.view.signature(s, s + run.length)].append(s)
-            groups = [tuple(members) for members in by_wiring.values() if len(members) > 1]
-            if not groups:
-                half = run.length // 2
-                work.append((Repeat(half, run.starts), splits + 1))
-                second = tuple(s + half for s in run.starts)
-                work.append((Repeat(run.length - half, second), splits + 1))
-            for starts in groups:
-                group = Repeat(run.length, starts)
-                if broken := self._broken_places(group):
-                    work += [(part, splits + 1) for part in _split(group, broken)]
-                elif self._pays(group):
-                    settled.append(group)
-        return settled
-
-    def _results(self, group: Repeat) -> set[int]:
-        """Places whose values any run of the group needs outside."""
-        return {i - s for s in group.starts for i in self.view.outputs(s, s + group.length)}
-
-    def _broken_places(self, group: Repeat) -> set[int]:
-        results = self._results(group)
-        return {i - s for s in group.starts for i in self.view.offences(s, s + group.length, results)}
-
-    def _pays(self, group: Repeat) -> bool:
-        cost = CALL_COST - 1 + len(self._results(group))
-        # A body without operands is a constant: nothing to outline.
-        has_inputs = bool(self.view.inputs(group.starts[0], group.starts[0] + group.length))
-        return has_inputs and is_worth_it(group.length, len(group.starts), cost)
-
-
-def _split(group: Repeat, broken: Iterable[int]) -> list[Repeat]:
-    """The runs between the places in ``broken``, which stay outside."""
-    parts = []
-    begin = 0
-    for place in (*sorted(broken), group.length):
-        if place > begin:
-            parts.append(Repeat(place - begin, tuple(s + begin for s in group.starts)))
-        begin = place + 1
-    return parts

@@ -1,4 +1,4 @@
-"""Overlay of torch._higher_order_ops.invoke_subgraph: at run time, a region is its body.
+"""Overlay of torch._higher_order_ops.invoke_subgraph: the mark of a region, and what a region is at run time.
 
 Note [A region at run time is its body]
 The operator exists for tracers: functionalization, fake tensors, proxies. When none of them looks on (the graph runs
@@ -10,15 +10,22 @@ tensors, random numbers, `requires_grad` of each output and the user's own modes
 
 from __future__ import annotations
 
+import functools
+import inspect
+import types
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.compiler import is_dynamo_compiling, is_exporting
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import torch
+from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
 from torch_regions.overlay import replaces, stock
 
 
@@ -45,3 +52,91 @@ def __call__(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -
     if getattr(subgraph, "_boxed_call", False):
         return subgraph(list(operands))
     return subgraph(*operands)
+
+
+@replaces
+def mark_compile_region(
+    fn: Any = None,
+    options: Any = None,
+    max_reuse_entries: int = 8,
+    reuse_hash_fn: Callable[..., int] | None = None,
+) -> Any:
+    """Marks a callable as a region: torch.compile traces it once and reuses the body where that is right.
+
+    ``fn`` may be a function, lambda, method, static or class method object, functools.partial, module or any other
+    callable.  Without ``fn``, returns a decorator.  The marked callable has the signature, name and docstring of
+    ``fn``; a static or class method stays one.  A generator function is left as it is, with a warning: its body runs
+    a piece at a time, between pieces of its caller.
+
+    Raises TypeError when ``fn`` is not callable.
+    """
+    if fn is None:
+        return lambda later: mark_compile_region(later, options, max_reuse_entries, reuse_hash_fn)
+    if torch.compiler.is_dynamo_compiling():
+        # Used in a compiled function: only what Dynamo can trace.
+        return _mark_while_tracing(fn)
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(mark_compile_region(fn.__func__, options, max_reuse_entries, reuse_hash_fn))
+    if not callable(fn):
+        raise TypeError(f"nested_compile_region marks a callable, not {fn!r}; put it on a function, method or module")
+    if _runs_piecemeal(fn):
+        warnings.warn(
+            f"nested_compile_region leaves {fn!r} unmarked: generators and coroutines run a piece at a time;"
+            " mark the function that each piece calls",
+            stacklevel=2,
+        )
+        return fn
+    while hasattr(fn, "__marked_compile_region_fn__"):
+        fn = fn.__marked_compile_region_fn__
+    return _mark(fn, options, max_reuse_entries, reuse_hash_fn)
+
+
+def _runs_piecemeal(fn: Any) -> bool:
+    function = fn
+    while isinstance(function, functools.partial):
+        function = function.func
+    return (
+        inspect.isgeneratorfunction(function)
+        or inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+    )
+
+
+def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> Any:
+    settings = {"config": options, "max_reuse_entries": max_reuse_entries, "reuse_hash_fn": reuse_hash_fn}
+    if options is not None or max_reuse_entries != 8 or reuse_hash_fn is not None:
+        fn = _with_settings(fn, settings)
+    # What a module or another object holds in its __dict__ is none of a function's business.
+    updated = ("__dict__",) if isinstance(fn, (types.FunctionType, types.MethodType)) else ()
+
+    @functools.wraps(fn, updated=updated)
+    def region(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling() or is_exporting():
+            return invoke_subgraph_placeholder(fn, *args, **kwargs)
+        return fn(*args, **kwargs)
+
+    region.__marked_compile_region_fn__ = fn  # type: ignore[attr-defined]
+    return region
+
+
+def _mark_while_tracing(fn: Any) -> Any:
+    def region(*args: Any, **kwargs: Any) -> Any:
+        return invoke_subgraph_placeholder(fn, *args, **kwargs)
+
+    return region
+
+
+def _with_settings(fn: Any, settings: dict[str, Any]) -> Any:
+    """``fn`` with the mark's settings on it, where Dynamo looks for them when ``fn`` is called."""
+    holder = getattr(fn, "__func__", fn)
+    try:
+        for name, value in settings.items():
+            setattr(holder, f"__marked_compile_region_{name}__", value)
+        return fn
+    except (AttributeError, TypeError):  # a builtin, or an object with slots
+
+        @functools.wraps(fn, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        return _with_settings(call, settings)

@@ -1,0 +1,22 @@
+"""Overlay of torch._dynamo.output_graph: at the end of a frame, regions are cut out of its graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.fx
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.graph_deduplication import apply_graph_deduplication
+from torch._dynamo.region_cutting import cut_out_calls
+from torch_regions.overlay import replaces
+
+
+@replaces("OutputGraph.dedup_pass")
+def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
+    """Outlines the regions that the program calls, then, under the flag, what repeats."""
+    bodies = cut_out_calls(self)
+    if config.use_graph_deduplication:
+        bodies |= apply_graph_deduplication(self)
+    return bodies

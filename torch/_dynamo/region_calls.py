@@ -1,0 +1,118 @@
+"""Records which operators of the graph belong to which call of a region.
+
+Note [A region is traced flat and cut out afterwards]
+A call of a region is traced like any other call: inlined, into the graph around it.  Only where
+it begins and ends is noted.  At the end of the frame the noted run of operators is cut out of the
+graph and becomes a call of a body (region_cutting.py).  So by construction
+
+- what Dynamo goes on tracing with is what it is without the mark: any Python value, side effect,
+  exception, graph break, guard, recompile and name;
+- a region that cannot be kept is not rolled back: nothing was done yet.  It costs what flat
+  tracing costs;
+- which values the body must return is not guessed from the call's result but read off the
+  finished graph: those with a user outside;
+- a value that is passed through (an input, a capture) has no node in the run, so it never becomes
+  an output.
+
+The design page has step 4a trace the body by itself and repair its boundary, and 4c roll back.
+That asks of every feature of Dynamo whether it works in a body; this asks of none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+from torch._dynamo.exc import ObservedException, Unsupported
+
+from torch._dynamo import config
+from torch._dynamo.region_outcomes import CallOutcome, Outcome, RegionInlineReason, record
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+Node = torch.fx.Node
+
+
+@dataclasses.dataclass
+class RegionCall:
+    """One call of a region, as it stands in a graph."""
+
+    function: str
+    caller: str  # file:line
+    # What the user wants the body compiled with (nested_compile_region's options), or None.
+    options: Any = None
+    graph: torch.fx.Graph | None = None
+    # Its operators in program order, those of inner calls included.
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    inner: list[RegionCall] = dataclasses.field(default_factory=list)
+    ended: bool = False
+
+    def end(self, outcome: Outcome, reason: RegionInlineReason | None = None, detail: str = "") -> None:
+        """Records what became of the call, unless that was done before."""
+        if not self.ended:
+            self.ended = True
+            record(CallOutcome(self.function, self.caller, outcome, reason, detail))
+
+
+class RegionCalls:
+    """The calls of regions in one frame."""
+
+    def __init__(self) -> None:
+        self.outermost: list[RegionCall] = []
+        # The call that is being traced, if any.
+        self._open: RegionCall | None = None
+
+    def trace(
+        self, tx: InstructionTranslatorBase, call: RegionCall, body: Callable[[], VariableTracker]
+    ) -> VariableTracker:
+        """Runs ``body``, which traces the call, and notes the operators that it records.
+
+        Whatever ``body`` returns or raises is passed on.
+        """
+        graph = tx.output.graph
+        before = graph._root.prev
+        outer, self._open = self._open, call
+        tracked = config.track_nodes_for_deduplication
+        try:
+            # Per node, the tracker notes the global state that it was recorded under.
+            config.track_nodes_for_deduplication = True
+            result = body()
+        except Exception as e:
+            call.end(Outcome.INLINED, _why_it_left(e), type(e).__name__)
+            raise
+        finally:
+            self._open = outer
+            config.track_nodes_for_deduplication = tracked
+        nodes = _recorded_since(graph, before)
+        if nodes is None:
+            call.end(Outcome.INLINED, RegionInlineReason.ROLLED_BACK)
+            return result
+        call.graph, call.nodes = graph, nodes
+        # An inner call in another graph is in the body of a higher order operator inside this one.
+        (outer.inner if outer is not None else self.outermost).append(call)
+        return result
+
+
+def _why_it_left(error: Exception) -> RegionInlineReason:
+    if isinstance(error, Unsupported):
+        return RegionInlineReason.GRAPH_BREAK
+    return RegionInlineReason.RAISED if isinstance(error, ObservedException) else RegionInlineReason.FAILED
+
+
+def _recorded_since(graph: torch.fx.Graph, before: Node) -> list[Node] | None:
+    """Nodes behind ``before``, in order; None when ``before`` has been erased."""
+    nodes: list[Node] = []
+    node = graph._root.prev
+    while node is not before:
+        if node is graph._root:
+            return None
+        nodes.append(node)
+        node = node.prev
+    nodes.reverse()
+    return nodes

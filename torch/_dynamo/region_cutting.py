@@ -1,0 +1,240 @@
+"""Cuts the noted calls of regions out of a finished graph: each becomes a call of a body.
+
+Steps, for the outermost calls of a graph first, then for the calls inside each body:
+
+1. The operators of a call that may be in a body (region_legality.py) form runs; what lies between
+   them stays where it is.
+2. Runs of equal keys and wiring share a body.  Where a value may not cross the boundary
+   (region_boundary.py), the node that makes it is left out of all of them (region_fitting.py).
+3. Each run is replaced by a call, in place (region_outlining.py).  A call in whose place nothing
+   is left that could be replaced stays flat, and its inner calls take its turn.
+
+Postcondition: as that of outlining; every call has an outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch.fx
+
+from torch._dynamo import config
+from torch._dynamo.graph_region_tracker import Node, Region
+from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.region_calls import RegionCall
+from torch._dynamo.region_fitting import Fitter
+from torch._dynamo.region_outcomes import Outcome, RegionInlineReason
+from torch._dynamo.region_outlining import Outliner, make_body, used_outside
+from torch._dynamo.region_repeats import MIN_REGION_NODES, Repeat
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.output_graph import OutputGraph
+
+log = logging.getLogger(__name__)
+
+
+def cut_out_calls(output_graph: OutputGraph) -> dict[str, torch.fx.GraphModule]:
+    """Replaces the calls of regions that were noted in ``output_graph.graph``, in place.
+
+    Returns the bodies by the name under which they are installed in ``output_graph``.
+    """
+    calls = output_graph.region_tracker.calls.outermost
+    if not calls:
+        return {}
+    cutter = _Cutter(output_graph)
+    cutter.cut(output_graph.graph, calls)
+    return cutter.outliner.bodies
+
+
+class CallBenefit:
+    """For regions that the program names: a call was asked for, whatever it saves.
+
+    Not so for what is left of a region that could not be kept whole.
+    """
+
+    least_calls = 1
+
+    def __init__(self, whole: int) -> None:
+        self.least_length = min((whole + 1) // 2, MIN_REGION_NODES)
+
+    def of_runs(self, length: int, calls: int) -> bool:
+        return length >= self.least_length
+
+    def of_group(self, length: int, calls: int, results: int) -> bool:
+        return self.of_runs(length, calls)
+
+
+class _Like(NamedTuple):
+    """What runs must have in common before their wiring is compared."""
+
+    keys: tuple[int, ...]
+    # id of the options of the calls: bodies that are compiled in other ways are other bodies.
+    options: int
+    # Operators in the whole call; what is worth a call depends on it.
+    whole: int
+
+
+class _Piece(NamedTuple):
+    """Regions that share a body, and the calls that they are parts of, in the same order."""
+
+    regions: list[Region]
+    calls: list[RegionCall]
+    # What a body is: equal for two pieces, of any graphs of the frame, iff one body serves both.
+    meaning: Hashable
+
+
+class _Cutter:
+    """Cuts calls out of the graph of a frame and, as they are made, out of its bodies."""
+
+    def __init__(self, output_graph: OutputGraph) -> None:
+        self.tracker = output_graph.region_tracker
+        self.outliner = Outliner(output_graph)
+        # key of a node -> its integer, for all graphs of the frame.
+        self.numbers: dict[Hashable, int] = {}
+        # what a body is, with the places that it returns -> its name.
+        self.names: dict[Hashable, str] = {}
+
+    def cut(self, graph: torch.fx.Graph, calls: Iterable[RegionCall]) -> None:
+        """Cuts ``calls`` out of ``graph``."""
+        here = []
+        for call in calls:
+            if call.graph is graph:
+                here.append(call)
+            else:
+                _end(call, RegionInlineReason.INSIDE_HIGHER_ORDER_OP)
+        while here:
+            try:
+                pieces, flat = _Plan(self, graph, here).pieces()
+            except Exception:
+                if config.graph_deduplication_lint:
+                    raise
+                # Nothing has been changed yet: the flat graph is right.
+                log.warning("the calls of regions stay flat: planning failed", exc_info=True)
+                for call in here:
+                    _end(call, RegionInlineReason.FAILED)
+                return
+            kept: dict[int, list[int]] = defaultdict(list)
+            for piece in pieces:
+                self._outline(graph, piece)
+                for call in piece.calls:
+                    kept[id(call)].append(len(piece.regions[0]))
+            for call in here:
+                if lengths := kept.get(id(call)):
+                    call.end(Outcome.TRACED, detail=f"bodies of {lengths} operators")
+                    for inner in call.inner:
+                        _end_inside(inner)
+            for call, reason in flat:
+                call.end(Outcome.INLINED, reason)
+            here = [inner for call, _ in flat for inner in call.inner]
+
+    def _outline(self, graph: torch.fx.Graph, piece: _Piece) -> None:
+        places = used_outside(piece.regions)
+        options = piece.calls[0].options
+        meaning = (piece.meaning, tuple(places))
+        name = self.names.get(meaning)
+        body, copies = make_body(piece.regions[0], places)
+        self.outliner.check(graph, piece.regions, places, body)
+        if name is None:
+            for node in piece.regions[0]:
+                self.tracker.copy_track(node, copies[node])
+            self.cut(body, [_inside(inner, piece.calls[0], body, copies) for inner in piece.calls[0].inner])
+            name = self.names[meaning] = self.outliner.install(body, options)
+        self.outliner.replace(graph, piece.regions, places, name, options)
+
+
+class _Plan:
+    """Decides, without changing anything, which runs of a graph's calls become which bodies."""
+
+    def __init__(self, cutter: _Cutter, graph: torch.fx.Graph, calls: list[RegionCall]) -> None:
+        self.calls = calls
+        self.view = GraphView(graph, cutter.tracker.written_operands)
+        # call -> positions of its operators, ascending.
+        self.positions = {id(call): self._positions(call) for call in calls}
+        wanted = {p for positions in self.positions.values() for p in positions}
+        self.sequence = cutter.tracker.sequence(self.view, cutter.numbers, wanted)
+
+    def _positions(self, call: RegionCall) -> list[int]:
+        # Dynamo erases nodes at the end of a frame; an erased one has no position.
+        return sorted(p for n in call.nodes if (p := self.view.position.get(n, -1)) >= 0)
+
+    def pieces(self) -> tuple[list[_Piece], list[tuple[RegionCall, RegionInlineReason]]]:
+        """What to outline, and the calls of which nothing can be, with the reason."""
+        by_keys: dict[_Like, list[tuple[int, RegionCall]]] = defaultdict(list)
+        flat: dict[int, RegionInlineReason] = {}
+        for call in self.calls:
+            positions = self.positions[id(call)]
+            runs = list(self._legal_runs(positions))
+            if not positions:
+                flat[id(call)] = RegionInlineReason.NO_OPERATORS
+            elif not runs:
+                flat[id(call)] = RegionInlineReason.NO_LEGAL_OPERATORS
+            for start, end in runs:
+                like = _Like(tuple(self.sequence[start:end]), id(call.options), len(positions))
+                by_keys[like].append((start, call))
+        pieces = []
+        kept: set[int] = set()
+        for like, members in by_keys.items():
+            owner = dict(members)
+            run = Repeat(len(like.keys), tuple(sorted(owner)))
+            for repeat in Fitter(self.view, CallBenefit(like.whole)).settle(run):
+                piece = self._piece(repeat, owner, like.options)
+                pieces.append(piece)
+                kept.update(map(id, piece.calls))
+        for call in self.calls:
+            if id(call) not in kept:
+                flat.setdefault(id(call), RegionInlineReason.NOTHING_INSIDE_BOUNDARY)
+        return pieces, [(call, flat[id(call)]) for call in self.calls if id(call) in flat]
+
+    def _legal_runs(self, positions: list[int]) -> Iterator[tuple[int, int]]:
+        """Ranges of consecutive positions that may all be in a body."""
+        start = end = -1
+        for p in positions:
+            legal = self.sequence[p] >= 0
+            if p != end or not legal:
+                if end > start:
+                    yield start, end
+                start = p
+            end = p + 1
+            if not legal:
+                start = end
+        if end > start:
+            yield start, end
+
+    def _piece(self, repeat: Repeat, owner: dict[int, RegionCall], options: int) -> _Piece:
+        starts = repeat.starts
+        begins = sorted(owner)
+        calls = [owner[max(b for b in begins if b <= s)] for s in starts]
+        regions = [self.view.nodes[s : s + repeat.length] for s in starts]
+        first, end = starts[0], starts[0] + repeat.length
+        return _Piece(regions, calls, (tuple(self.sequence[first:end]), self.view.signature(first, end), options))
+
+
+def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: dict[Node, Node]) -> RegionCall:
+    """``call``, made in a region's call ``outer``, as it stands in the region's body."""
+    call.ended = True  # the one that is returned has the outcome
+    return RegionCall(
+        call.function,
+        call.caller,
+        call.options,
+        body if call.graph is outer.graph else None,
+        [copies[n] for n in call.nodes if n in copies],
+        [_inside(inner, call, body, copies) for inner in call.inner],
+    )
+
+
+def _end_inside(call: RegionCall) -> None:
+    """Records of a call, and all inside it, that they are in a body that was made of another call."""
+    call.end(Outcome.TRACED, detail="inside the body of another region")
+    for inner in call.inner:
+        _end_inside(inner)
+
+
+def _end(call: RegionCall, reason: RegionInlineReason) -> None:
+    """Records that a call and all inside it stay flat."""
+    call.end(Outcome.INLINED, reason)
+    for inner in call.inner:
+        _end(inner, reason)

@@ -1,0 +1,83 @@
+"""What became of each call of a region, and why: TRACED, REUSED or INLINED.
+
+Every call has exactly one outcome.  It is counted (``torch._dynamo.utils.counters["regions"]``),
+logged (``TORCH_LOGS=+hierarchical_compile``) and kept for ``torch_regions.report()``.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+
+import torch._logging
+
+
+log = torch._logging.getArtifactLogger(__name__, "hierarchical_compile")
+
+# Outcomes kept for the report; older ones are dropped.
+MAX_OUTCOMES_KEPT = 10_000
+
+
+class Outcome(enum.Enum):
+    """What became of one call of a region."""
+
+    TRACED = "traced"  # its operators were recorded, and outlined into a body
+    REUSED = "reused"  # an earlier call's body was stamped out
+    INLINED = "inlined"  # its operators stay in the graph around it
+
+
+class RegionInlineReason(enum.Enum):
+    """Why a call of a region stays flat.  The program is right either way."""
+
+    GRAPH_BREAK = "a graph break ended its trace"
+    RAISED = "it raised an exception"
+    ROLLED_BACK = "Dynamo took back operators that it had recorded before the call"
+    NO_OPERATORS = "nothing that it computes is left in the graph"
+    INSIDE_HIGHER_ORDER_OP = "it is called inside the body of another higher order operator"
+    NO_LEGAL_OPERATORS = "none of its operators may be in a body"
+    NOTHING_INSIDE_BOUNDARY = "nothing is left of it between the values that may not cross a boundary"
+    TOO_SMALL = "what is left of it is not worth a call"
+    FAILED = "outlining failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class CallOutcome:
+    """One call of a region: of which function, from where, what became of it."""
+
+    function: str
+    caller: str  # file:line
+    outcome: Outcome
+    reason: RegionInlineReason | None = None
+    detail: str = ""
+
+
+_kept: collections.deque[CallOutcome] = collections.deque(maxlen=MAX_OUTCOMES_KEPT)
+
+
+def record(call: CallOutcome) -> None:
+    """Counts, logs and keeps the outcome of a call."""
+    from torch._dynamo.utils import counters
+
+    counters["regions"][call.outcome.value] += 1
+    if call.reason is not None:
+        counters["regions"][f"inlined: {call.reason.value}"] += 1
+    log.debug(
+        "%s called from %s: %s%s%s",
+        call.function,
+        call.caller,
+        call.outcome.name,
+        f", {call.reason.value}" if call.reason else "",
+        f" ({call.detail})" if call.detail else "",
+    )
+    _kept.append(call)
+
+
+def outcomes() -> list[CallOutcome]:
+    """The latest outcomes, oldest first, at most ``MAX_OUTCOMES_KEPT``."""
+    return list(_kept)
+
+
+def forget_outcomes() -> None:
+    """Drops all outcomes that are kept."""
+    _kept.clear()

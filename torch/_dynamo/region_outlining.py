@@ -1,0 +1,175 @@
+"""Outlines identical regions of a graph: each becomes a call of a body that they share.
+
+Precondition: the regions are disjoint runs of program order, equal in keys and wiring, and nothing
+crosses a boundary that may not (see the Notes in region_boundary.py).
+Postcondition: the graph computes the same; every region is one ``invoke_subgraph`` call in the
+place of its last node; no other node has moved.
+
+With ``torch._dynamo.config.graph_deduplication_lint`` every one of these conditions is recomputed
+from scratch before and after each replacement, and a violation raises ``RegionInvariantError``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
+from torch._dynamo.region_boundary import GraphView
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.output_graph import OutputGraph
+
+
+class RegionInvariantError(AssertionError):
+    """A pre- or postcondition of outlining does not hold; raised under lint only."""
+
+
+class Outliner:
+    """Replaces groups of identical regions by calls, and installs their bodies in a frame's output."""
+
+    def __init__(self, output_graph: OutputGraph) -> None:
+        self.output_graph = output_graph
+        self.tracker: GraphRegionTracker = output_graph.region_tracker
+        # name under which a body is installed -> the body
+        self.bodies: dict[str, torch.fx.GraphModule] = {}
+
+    def check(self, graph: torch.fx.Graph, group: list[Region], places: list[int], body: torch.fx.Graph) -> None:
+        """Under lint: whether calls of ``body``, which returns ``places``, may replace ``group``."""
+        if config.graph_deduplication_lint:
+            _check_regions(graph, self.tracker, group, places)
+            for region in group:
+                _check_body(body, region, inputs_of(region), places)
+
+    def install(self, body: torch.fx.Graph, options: Any = None) -> str:
+        """Installs a body, which may call others that are installed; returns its name."""
+        called = {str(n.target): self.bodies[str(n.target)] for n in body.find_nodes(op="get_attr")}
+        module = torch.fx.GraphModule(called, body)
+        if options is not None:
+            module.meta["nested_region_config"] = options
+        name = self.output_graph.install_subgraph("subgraph", module)
+        self.bodies[name] = module
+        return name
+
+    def replace(
+        self, graph: torch.fx.Graph, group: list[Region], places: list[int], name: str, options: Any = None
+    ) -> None:
+        """Replaces the regions of ``group`` by calls of the body ``name``, which returns ``places``."""
+        with graph.inserting_before():
+            body_node = graph.get_attr(name)
+        for region in group:
+            call = _replace(graph, region, inputs_of(region), places, body_node, name)
+            if options is not None:
+                call.meta["custom"] = {"nested_region_config": options}
+            if config.graph_deduplication_lint:
+                graph.lint()
+
+
+def inputs_of(region: Region) -> list[Node]:
+    """Values that a region takes from outside, by first use."""
+    inside = set(region)
+    found: dict[Node, None] = {}
+
+    def visit(operand: Node) -> Node:
+        if operand not in inside:
+            found[operand] = None
+        return operand
+
+    for node in region:
+        torch.fx.map_arg((node.args, node.kwargs), visit)
+    return list(found)
+
+
+def used_outside(group: Iterable[Region]) -> list[int]:
+    """Places in a region whose values are used outside it, in any region of the group."""
+    places: set[int] = set()
+    for region in group:
+        inside = set(region)
+        places.update(i for i, n in enumerate(region) if not inside.issuperset(n.users))
+    return sorted(places)
+
+
+def make_body(region: Region, places: list[int]) -> tuple[torch.fx.Graph, dict[Node, Node]]:
+    """The graph of a region: its inputs in, the values at ``places`` out, as a tuple.
+
+    Also returns which node of the body stands for which of the region and its inputs.
+    """
+    body = torch.fx.Graph()
+    copy: dict[Node, Node] = {}
+    for k, outer in enumerate(inputs_of(region)):
+        copy[outer] = body.placeholder(f"arg{k}")
+        if "example_value" in outer.meta:
+            copy[outer].meta["example_value"] = outer.meta["example_value"]
+    for node in region:
+        copy[node] = body.node_copy(node, copy.__getitem__)
+    body.output(tuple(copy[region[place]] for place in places))
+    return body, copy
+
+
+def _replace(
+    graph: torch.fx.Graph,
+    region: Region,
+    inputs: list[Node],
+    places: list[int],
+    body_node: Node,
+    name: str,
+) -> Node:
+    """Puts a call of a body in the place of a region's last node, and erases the region."""
+    results = [region[place] for place in places]
+    with graph.inserting_after(region[-1]):
+        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *inputs))
+    call.meta = {k: v for k, v in region[-1].meta.items() if k in ("stack_trace", "creation_timestamp")}
+    call.meta["example_value"] = tuple(r.meta["example_value"] for r in results)
+    previous = call
+    for k, result in enumerate(results):
+        with graph.inserting_after(previous):
+            outer = graph.call_function(operator.getitem, (call, k))
+        outer.meta = dict(result.meta)
+        result.replace_all_uses_with(outer, delete_user_cb=_not_in(region))
+        previous = outer
+    for node in reversed(region):
+        graph.erase_node(node)
+    return call
+
+
+def _not_in(region: Region) -> Callable[[Node], bool]:
+    inside = set(region)
+    return lambda user: user not in inside
+
+
+def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: list[Region], places: list[int]) -> None:
+    """Recomputes the preconditions of outlining ``group`` from the graph as it now is."""
+    view = GraphView(graph, tracker.written_operands)
+    signatures = set()
+    for region in group:
+        start = view.position[region[0]]
+        end = start + len(region)
+        if view.nodes[start:end] != region:
+            raise RegionInvariantError(f"region {region} is not a run of program order")
+        if broken := view.offences(start, end, places):
+            names = [view.nodes[i].name for i in sorted(broken)]
+            raise RegionInvariantError(f"{names} may not cross the boundary of region {region}")
+        signatures.add(view.signature(start, end))
+    if len(signatures) != 1:
+        raise RegionInvariantError(f"regions {group} differ in wiring")
+
+
+def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], places: list[int]) -> None:
+    """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node."""
+    stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
+    inner = [n for n in body.nodes if n.op not in ("placeholder", "output")]
+    for ours, theirs in zip(inner, region, strict=True):
+        mapped = torch.fx.map_arg((ours.args, ours.kwargs), stand_in.__getitem__)
+        same = (ours.op, ours.target) == (theirs.op, theirs.target)
+        if not same or repr(mapped) != repr((theirs.args, theirs.kwargs)):
+            raise RegionInvariantError(f"{ours.format_node()} stands for {theirs.format_node()}")
+        stand_in[ours] = theirs
+    returned = [stand_in[n] for n in body.output_node().args[0]]  # type: ignore[union-attr]
+    if returned != [region[place] for place in places]:
+        raise RegionInvariantError(f"the body returns {returned}, wanted {places} of {region}")
