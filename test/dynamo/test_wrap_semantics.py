@@ -2,71 +2,32 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import functools
-from typing import Any, NamedTuple
 
 import expecttest
 import pytest
-import torch._higher_order_ops.wrap as wrap_ops
-import torch.utils._pytree as pytree
-from torch._higher_order_ops.base_hop import BaseHOP
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from wrap_programs import (
+    BODIES,
+    FAST,
+    OPERATORS,
+    Named,
+    Pair,
+    Plain,
+    State,
+    Twice,
+    doubled,
+    graphs_of,
+    recompute,
+    run_body,
+    same_as_eager,
+    tensors,
+    twice,
+    wrap,
+)
 
 import torch
 import torch._dynamo
-from torch._dynamo.variables import higher_order_ops as hops
-
-
-BACKENDS = ("eager", "aot_eager", "inductor")
-FAST = BACKENDS[:2]
-wrap = wrap_ops.wrap
-recompute = functools.partial(checkpoint, use_reentrant=False)
-
-
-class RunBody(BaseHOP):
-    """The smallest operator of its kind."""
-
-    def __init__(self):
-        super().__init__("run_body_for_test")
-
-    def __call__(self, subgraph, *operands, **kwargs):
-        return super().__call__(subgraph, *operands, **kwargs)
-
-
-run_body = RunBody()
-
-
-@dataclasses.dataclass
-class Pair:
-    first: Any
-    second: Any = None
-
-
-class Named(NamedTuple):
-    a: Any
-    b: Any
-
-
-class State:
-    def __init__(self, **values):
-        self.__dict__.update(values)
-
-
-class Plain:
-    def __init__(self, value):
-        self.value = value
-        self.log = []
-
-
-for leafy, fields in ((Pair, ("first", "second")), (Plain, ("value", "log"))):
-    pytree.register_pytree_node(
-        leafy,
-        lambda o, fields=fields: ([getattr(o, k) for k in fields], None),
-        lambda v, _: v,
-        serialized_type_name=f"test_wrap_semantics.{leafy.__name__}",
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -78,86 +39,6 @@ def fresh():
 def skip_side_effects():
     with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True):
         yield
-
-
-def tensors(requires_grad=True):
-    torch.manual_seed(0)
-    return [torch.randn(3, 3, requires_grad=requires_grad) for _ in range(2)]
-
-
-def seen(function, state, inputs):
-    """All that a call of ``function(*inputs, state)`` can be seen to do."""
-    torch.manual_seed(1)
-    result = function(*inputs, state)
-    leaves, spec = pytree.tree_flatten((result, vars(state)))
-    grads = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
-    if grads:
-        sum((t.double() ** 2).sum() * (k + 1) for k, t in enumerate(grads)).backward()
-    same = [[a is b for b in leaves if isinstance(b, torch.Tensor)] for a in leaves if isinstance(a, torch.Tensor)]
-    plain = [(t.requires_grad, t.detach().clone()) if isinstance(t, torch.Tensor) else t for t in leaves]
-    return str(spec), plain, same, [t.grad for t in inputs], list(inputs), torch.get_rng_state()
-
-
-def same_as_eager(function, state=None, backend="eager", requires_grad=True, fullgraph=True, identity=True, calls=2):
-    """Compiled or not, a function of two tensors and a state gives, changes and differentiates the same."""
-    state = state or State()
-    mine, eager_state = copy.deepcopy(state), copy.deepcopy(state)
-    compiled = torch.compile(function, backend=backend, fullgraph=fullgraph)
-    for _ in range(calls):
-        wanted = seen(function, eager_state, tensors(requires_grad))
-        got = seen(compiled, mine, tensors(requires_grad))
-        assert got[0] == wanted[0]
-        if identity:
-            assert got[2] == wanted[2]
-        for k in (1, 3, 4, 5):
-            assert_same(got[k], wanted[k])
-
-
-def assert_same(got, wanted):
-    if isinstance(wanted, (list, tuple)):
-        assert type(got) is type(wanted) and len(got) == len(wanted)
-        for a, b in zip(got, wanted):
-            assert_same(a, b)
-    elif isinstance(wanted, torch.Tensor):
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
-    else:
-        assert type(got) is type(wanted) and got == wanted
-
-
-def graphs_of(function, *args, **options):
-    """The code of the graph that Dynamo makes, and of each subgraph."""
-    made = []
-
-    def backend(gm, _):
-        made.append(gm)
-        return gm
-
-    torch.compile(function, backend=backend, fullgraph=True, **options)(*args)
-    (gm,) = made
-    found = {n or "graph": m for n, m in gm.named_modules() if isinstance(m, torch.fx.GraphModule)}
-
-    def line(node):
-        if node.op == "output":
-            return f"return {node.args[0]}"
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-        return f"{node.name} = {name}{tuple(node.args)}"
-
-    return "\n".join(
-        f"{name}({', '.join(n.name for n in m.graph.find_nodes(op='placeholder'))}):\n"
-        + "\n".join("  " + line(n) for n in m.graph.nodes if n.op not in ("placeholder", "get_attr"))
-        for name, m in found.items()
-    )
-
-
-def returns(function, *args, body="wrap_body_0"):
-    """The last line of a body."""
-    lines = graphs_of(function, *args).splitlines()
-    start = next(k for k, line in enumerate(lines) if line.startswith(body + "("))
-    return next(line.strip() for line in lines[start:] if line.strip().startswith("return"))
-
-
-def twice(y):
-    return y, y
 
 
 class TestGraphs(expecttest.TestCase):
@@ -351,53 +232,6 @@ wrap_body_0(l_x_):
   exp = exp(cos,)
   return (exp, y)""",
             )
-
-
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = x.sin()
-        ctx.save_for_backward(x)
-        return y, y
-
-    @staticmethod
-    def backward(ctx, g, h):
-        return (g + 3 * h) * ctx.saved_tensors[0].cos()
-
-
-def _double_all(body):
-    def run(*args):
-        out = body(*args)
-        return tuple(2 * t for t in out) if isinstance(out, tuple) else 2 * out
-
-    return run
-
-
-def doubled(body, *args):
-    return wrap_ops.dynamo_bypassing_wrapper(_double_all, body, *args)
-
-
-def called(body, *args):
-    """RunBody runs graphs only; a body of its own is called, which is what the operator means."""
-    return run_body(body, *args) if torch.compiler.is_compiling() else body(*args)
-
-
-OPERATORS = {"wrap": wrap, "checkpoint": recompute, "base_hop": called}
-BODIES = {
-    "a_tensor": lambda t, w: t.sin() @ w,
-    "a_nested_dict": lambda t, w: {"a": {"b": [t.sin(), (t.cos(), None)]}, 3: w * 2, "n": 7},
-    "a_dataclass": lambda t, w: Pair(t.sin(), Pair(w * t, 2)),
-    "a_named_tuple": lambda t, w: Named(t.sin(), [w.cos()]),
-    "a_user_object": lambda t, w: Plain(t.sin() + w),
-    "None": lambda t, w: None,
-    "ints_and_strings": lambda t, w: (t.size(0), t.dim(), "s", 1.5, True, t.dtype, t.sin()),
-    "a_value_twice": lambda t, w: twice((t * w).sin()),
-    "a_value_twice_in_objects": lambda t, w: (lambda y: [Pair(y, y), {"k": y}])(t.exp()),
-    "its_input": lambda t, w: (t, t.sin(), w),
-    "nothing_but_its_input": lambda t, w: t,
-    "a_set_of_constants": lambda t, w: (frozenset({1, 2}), t.sin()),
-    "a_chunk": lambda t, w: t.sin().split(1)[1],
-}
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -595,241 +429,3 @@ def test_checkpoint_falls_back_where_side_effects_are_not_allowed():
     function = torch.compile(lambda x, log: recompute(body, x, log), backend="eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="Mutating a variable from outside"):
         function(tensors()[0], [])
-
-
-# autograd.Function
-
-
-def autograd_function(forward, backward):
-    return type(
-        "Made", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    )
-
-
-def _save(ctx, *ts):
-    ctx.save_for_backward(*ts)
-
-
-def _marks_the_second(ctx, x, w):
-    a, b = x * w, (x + w).detach() * 2
-    _save(ctx, x, w)
-    ctx.mark_non_differentiable(b)
-    return a, b
-
-
-FUNCTIONS = {
-    "one_output": (
-        lambda ctx, x, w: _save(ctx, x, w) or x * w,
-        lambda ctx, g: (lambda x, w: (g * w, g * x))(*ctx.saved_tensors),
-    ),
-    "an_output_twice": (
-        lambda ctx, x, w: _save(ctx, x, w) or twice(x * w),
-        lambda ctx, g, h: (lambda x, w: ((g + 3 * h) * w, (g - h) * x))(*ctx.saved_tensors),
-    ),
-    "an_output_three_times_among_others": (
-        lambda ctx, x, w: _save(ctx, x, w) or (lambda y: (y, None, x + w, y, "s", y))(x * w),
-        lambda ctx, g, _, k, h, __, i: (
-            (g + 3 * h + 5 * i) * ctx.saved_tensors[1] + k,
-            (g - h) * ctx.saved_tensors[0] + 7 * k,
-        ),
-    ),
-    "an_input": (lambda ctx, x, w: (x, x * w), lambda ctx, g, h: (g * 2 + h, h * 3)),
-    "only_an_input": (lambda ctx, x, w: x, lambda ctx, g: (g * 2, None)),
-    "an_input_twice": (lambda ctx, x, w: (x, w, x), lambda ctx, g, h, k: (g * 2 + 5 * k, h * 3)),
-    "non_tensors": (
-        lambda ctx, x, w: (3, x * w, None),
-        lambda ctx, _, g, __: (g * 2, g * 3),
-    ),
-    "a_gradient_returned_as_it_came": (lambda ctx, x, w: (x + w, x * 2), lambda ctx, g, h: (g, g)),
-    "a_saved_tensor_as_gradient": (
-        lambda ctx, x, w: _save(ctx, x, w) or x * w,
-        lambda ctx, g: (ctx.saved_tensors[1], ctx.saved_tensors[0]),
-    ),
-    "one_that_is_not_differentiable": (
-        _marks_the_second,
-        lambda ctx, g, h: (g * ctx.saved_tensors[1], g * ctx.saved_tensors[0]),
-    ),
-}
-
-
-@pytest.mark.parametrize("backend", FAST)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_autograd_function_returns(name, backend):
-    made = autograd_function(*FUNCTIONS[name])
-    if name == "an_input_twice" and backend == "aot_eager":
-        pytest.skip("AOTAutograd takes two views of one value for views of its own making, and drops their backward")
-    same_as_eager(lambda x, w, state: made.apply(x * 2, w * 3), backend=backend, identity=False)
-
-
-def test_autograd_function_returns_a_value_twice_on_inductor():
-    same_as_eager(lambda x, w, state: Twice.apply(x), backend="inductor", identity=False)
-
-
-@pytest.mark.parametrize("backend", FAST)
-def test_autograd_function_inside_a_checkpoint(backend):
-    made = autograd_function(*FUNCTIONS["an_output_twice"])
-
-    def function(x, w, state):
-        return recompute(lambda t: Pair(made.apply(t * 2, w * 3), t), x)
-
-    same_as_eager(function, backend=backend, identity=False)
-
-
-# The bypassing wrapper, nested regions, local_map
-
-
-@pytest.mark.parametrize("backend", FAST)
-def test_the_bypassing_wrapper_changes_returned_inputs_too(backend):
-    def function(x, w, state):
-        def body(t):
-            return (t, *twice(t.sin()))
-
-        out = doubled(body, x) if torch.compiler.is_compiling() else _double_all(body)(x)
-        return out, x * 3
-
-    same_as_eager(function, backend=backend, identity=False)
-
-
-@pytest.mark.parametrize("backend", FAST)
-def test_a_marked_region_is_stamped_out_with_all_its_outputs(backend):
-    region = torch.compiler.nested_compile_region(lambda t, w: (t.sin() @ w, t.cos()))
-
-    def function(x, w, state):
-        a, b = region(x, w)
-        c, d = region(a, w)
-        return c, d, b
-
-    same_as_eager(function, backend=backend)
-
-
-@pytest.fixture
-def mapped():
-    """``local_map`` of a body with two inputs and two outputs, over a mesh that does not communicate."""
-    pytest.importorskip("torch.distributed.tensor")
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.experimental import local_map
-    from torch.distributed.tensor.placement_types import Replicate
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
-    placements = ([Replicate()], [Replicate()])
-
-    def make(body):
-        f = local_map(body, out_placements=placements, in_placements=placements, device_mesh=mesh)
-        return lambda a, b: f(a, b)
-
-    try:
-        with hops.LocalMapWrappedHigherOrderVariable.enable():
-            yield make
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def test_local_map_keeps_its_inputs_and_outputs_in_order(mapped):
-    assert returns(mapped(lambda a, b: (b.cos(), a.sin())), *tensors(), body="subgraph_0") == "return (cos, sin)"
-
-
-@pytest.mark.parametrize("body", [lambda a, b: twice(a * b), lambda a, b: (a, b.sin())], ids=["twice", "input"])
-def test_local_map_refuses_outputs_that_alias(body, mapped):
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="aliasing"):
-        graphs_of(mapped(body), *tensors())
-
-
-# The tracer as a function of its own
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"restore_side_effects": False}, {"under_activation_checkpoint": True}], ids=str
-)
-@pytest.mark.parametrize("body", ["a_nested_dict", "a_user_object", "a_value_twice_in_objects", "its_input"])
-def test_the_tracer_by_itself(body, options, monkeypatch):
-    def speculate(*args, **kwargs):
-        for name in ("allow_side_effects", "filter_aliased_intermediates"):
-            kwargs.pop(name)
-        found = hops.speculate_subgraph_with_wrap_semantics(*args, **options, **kwargs)
-        assert len(found) == 4
-        return *found, hops.SubgraphTracingInfo()
-
-    monkeypatch.setattr(hops, "speculate_subgraph_with_auto_output_flattening", speculate)
-    same_as_eager(lambda x, w, state: (wrap(BODIES[body], x, w), x * 2))
-
-
-# What a failed trace leaves behind
-
-
-class Watched:
-    """Records what tracing a body left in the side effects, when it failed."""
-
-    def __init__(self, monkeypatch):
-        self.left = []
-        real = hops.speculate_subgraph_with_auto_output_flattening
-
-        def spy(tx, *args, **kwargs):
-            effects = tx.output.side_effects
-            before = self.state(effects)
-            try:
-                return real(tx, *args, **kwargs)
-            except torch._dynamo.exc.Unsupported:
-                assert tx.output.side_effects is effects
-                self.left.append((before, self.state(effects)))
-                raise
-
-        monkeypatch.setattr(hops, "speculate_subgraph_with_auto_output_flattening", spy)
-
-    @staticmethod
-    def state(effects):
-        mutations = {k: dict(v) for k, v in effects.store_attr_mutations.items()}
-        new = [v for v in effects.id_to_variable.values() if type(v.mutation_type).__name__.endswith("New")]
-        assert {id(x) for x in effects.keepalive} <= set(effects.id_to_variable)
-        return mutations, new, list(effects.tensor_hooks), list(effects.mutated_sources)
-
-
-def test_a_body_that_breaks_takes_its_side_effects_back(monkeypatch, skip_side_effects):
-    watched = Watched(monkeypatch)
-
-    def body(t, state):
-        state.n = 5
-        state.pair = Pair(t.sin())
-        torch._dynamo.graph_break()
-        return state.pair.first * state.n
-
-    def function(x, w, state):
-        state.n = 2
-        return recompute(body, x * state.n, state)
-
-    same_as_eager(function, State(n=1), fullgraph=False, calls=1)
-    assert watched.left
-    for before, after in watched.left:
-        assert before == after
-
-
-def test_the_flag_of_visible_side_effects_is_put_back_by_an_exception(monkeypatch):
-    flags = []
-    real = torch._dynamo.output_graph.OutputGraph.subtracer
-    tracers = []
-
-    def remember(self, *args, **kwargs):
-        manager = real(self, *args, **kwargs)
-        enter = manager.__enter__
-
-        class Manager:
-            def __enter__(_):
-                tracers.append(enter())
-                return tracers[-1]
-
-            def __exit__(_, *exc_info):
-                flags.append(tracers[-1].traced_with_externally_visible_side_effects)
-                return manager.__exit__(*exc_info)
-
-        return Manager()
-
-    monkeypatch.setattr(torch._dynamo.output_graph.OutputGraph, "subtracer", remember)
-
-    def body(t, log):
-        torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(log.append, 1)
-        torch._dynamo.graph_break()
-        return t.sin()
-
-    torch.compile(lambda x, log: recompute(body, x, log), backend="eager")(tensors()[0], [])
-    assert flags and not any(flags)

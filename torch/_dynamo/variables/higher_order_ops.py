@@ -431,8 +431,8 @@ def overwrite_tensor_vt_proxy(graph_output_vts: Iterable[VariableTracker], flat_
 def _call_function_and_unflatten_output_wrap_semantics(
     tx: InstructionTranslatorBase,
     fn: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[Proxy, ...],
+    kwargs: dict[str, Proxy],
     flat_example_value: Any,
     body_r: VariableTracker | None,
     graph_output_vts: Iterable[VariableTracker],
@@ -455,8 +455,8 @@ def _call_function_and_unflatten_output_wrap_semantics(
 def _call_function_with_auto_output_flattening(
     tx: InstructionTranslatorBase,
     fn: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[Proxy, ...],
+    kwargs: dict[str, Proxy],
     flat_example_value: Any,
     body_r: VariableTracker | None,
     graph_output_vts: tuple[VariableTracker, ...],
