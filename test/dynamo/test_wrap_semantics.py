@@ -390,6 +390,14 @@ class TestCheckpointWithSideEffects:
 
         self.check(lambda x, w, state: (recompute(outer, x, state.log), state.log[0] * w), backend, log=[])
 
+    def test_what_a_side_effect_takes_from_an_autograd_function_is_returned(self, backend):
+        def body(t, log):
+            first, second = Twice.apply(t)
+            log.append(second)
+            return first.cos()
+
+        self.check(lambda x, w, state: (recompute(body, x * 2, state.log), state.log[0] * w), backend, log=[])
+
     def test_an_appended_input_goes_around_the_call(self, backend):
         def body(t, log):
             log.append(t)

@@ -426,6 +426,9 @@ def overwrite_tensor_vt_proxy(graph_output_vts: Iterable[VariableTracker], flat_
             raise AssertionError(f"output {k} of the call is no value of a graph: {result}")
         for tracker in (vt, *(others[k] if others else ())):
             tracker.proxy = result.proxy
+            # A value of the calling graph now. If that is a body too, it has to return the value and turn the tracker
+            # in its turn: a side effect may hold the tracker, while the walk of the body's value does not come by.
+            result.proxy.tracer.record_proxyable_vt(tracker)
 
 
 def _call_function_and_unflatten_output_wrap_semantics(
@@ -443,11 +446,6 @@ def _call_function_and_unflatten_output_wrap_semantics(
     if body_r is None:
         return None
     overwrite_tensor_vt_proxy(graph_output_vts, result)
-    if isinstance(graph_output_vts, GraphOutputs):
-        # They are values of the calling graph now. If that is a body too, it has to return them as its own, and to
-        # turn these trackers: a side effect may hold them, while the walk of its value does not come by.
-        for vt in (*graph_output_vts, *(vt for group in graph_output_vts.others for vt in group)):
-            tx.output.current_tracer.record_proxyable_vt(vt)
     return body_r
 
 
