@@ -424,11 +424,12 @@ def overwrite_tensor_vt_proxy(graph_output_vts: Iterable[VariableTracker], flat_
             continue
         if not isinstance(result, _IN_A_GRAPH):
             raise AssertionError(f"output {k} of the call is no value of a graph: {result}")
+        caller: Any = result.proxy.tracer
         for tracker in (vt, *(others[k] if others else ())):
             tracker.proxy = result.proxy
             # A value of the calling graph now. If that is a body too, it has to return the value and turn the tracker
             # in its turn: a side effect may hold the tracker, while the walk of the body's value does not come by.
-            result.proxy.tracer.record_proxyable_vt(tracker)
+            caller.record_proxyable_vt(tracker)
 
 
 def _call_function_and_unflatten_output_wrap_semantics(
