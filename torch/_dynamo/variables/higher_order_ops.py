@@ -1,0 +1,466 @@
+"""Overlay of torch._dynamo.variables.higher_order_ops: tracing the body of an operator that only runs it.
+
+Note [Wrap semantics]
+For wrap, checkpoint, invoke_subgraph and BaseHOP, running the operator means running its body.
+So what Dynamo goes on tracing with (the trackers of the body's return value, whatever Python value that is) need not be
+what the subgraph returns. The subgraph returns each value that was computed in it and that somebody outside may need,
+once. A value that came from outside and is returned goes around the call: its tracker never left the outer proxy. After
+the call is recorded, all trackers of an output, wherever they are held, are turned to the output's proxy.
+A tracker that is not realized yet has by definition not been computed in the body, and stays as it is.
+
+Note [Operators that count positions]
+Some callers pair trackers, placeholders and outputs by position, or look at the outputs at run time. They get one
+output per tracker, returned inputs included, as stock has it:
+
+- autograd.Function gives each returned tensor an incoming gradient, and looks up what backward returns among the lifted
+  inputs; a returned input is a view of it in eager. It brings its own tracer.
+- local_map has a placement for each output. It forces the placeholders.
+- The bypassing wrapper calls a function of the user's on the body at run time, which may change what the body returns,
+  returned inputs too.
+- Stock's variable of invoke_subgraph stamps out later calls from the outputs' metadata, and returns them all.
+
+The first three need an output for a repeated value too: `return y, y` has two incoming gradients, and two placements.
+There each position gets a tracker of its own. So does a value from outside: its own tracker goes on to mean the value
+before the call. In eager the later of two such outputs gets the whole gradient and the
+other one zeros; autograd_function_apply runs a real autograd.Function, so it is the same here.
+
+Note [A body that could not be traced]
+Dynamo usually throws the whole trace away then, but a caller may catch the exception and go on (autograd.Function
+traces a backward a second time). What the body did to the record of side effects is taken back: attributes, hooks, new
+objects. Facts stay: a realized tracker of an existing object, or an input of the outer graph, may already be in use.
+The contents of a list or dict that the body changed are in its tracker, not in the record, and stay changed; without
+side effects being allowed no such change gets that far. An exception of the user's own is none of this. It happened in
+the program, and so did what came before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+from torch._dynamo.exc import ObservedException, Unsupported, unimplemented
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.functions import UserFunctionVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import BaseListVariable
+from torch._dynamo.variables.script_object import TorchScriptObjectVariable
+from torch._dynamo.variables.sets import SetVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+from torch.utils._ordered_set import OrderedSet
+
+import torch
+from torch._dynamo import graph_break_hints
+from torch._dynamo.variables.higher_order_ops import (
+    StorageAliasingTracker,
+    SubgraphTracingInfo,
+    add_call_function,
+    check_aliasing_and_input_mutation,
+    get_hop_args,
+    log,
+    move_lifted_freevars_phs_to_end,
+    taint_filtered_vt,
+    trace_hop_function_with_auto_output_flattening,
+    validate_subgraph_output_types,
+)
+from torch_regions.overlay import replaces
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.output_graph import SubgraphTracer
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch.fx import Proxy
+
+
+_IN_A_GRAPH = (TensorVariable, SymNodeVariable, TorchScriptObjectVariable)
+_INPUT_MODES = frozenset({"automatic", "automatic_with_forced_inputs", "flatten_manual", "manual"})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Policy:
+    """What a body may do, and how its outputs are chosen. See Note [Operators that count positions]"""
+
+    allow_side_effects: bool
+    filter_aliased_intermediates: bool
+    supports_input_mutation: bool
+    supports_aliasing: bool
+    counts_positions: bool
+    counts_repeats: bool
+
+
+class GraphOutputs(tuple[VariableTracker, ...]):
+    """One tracker for each output of a subgraph, and in ``others`` the further trackers of the same values."""
+
+    others: tuple[tuple[VariableTracker, ...], ...]
+
+    @classmethod
+    def of(cls, groups: Iterable[list[VariableTracker]]) -> GraphOutputs:
+        groups = list(groups)
+        made = cls(group[0] for group in groups)
+        made.others = tuple(tuple(group[1:]) for group in groups)
+        return made
+
+
+def _trackers_in(value: VariableTracker, side_effects: SideEffects) -> list[VariableTracker]:
+    """The trackers of graph values that a value holds, in the order of a walk, each once."""
+    found: list[VariableTracker] = []
+    seen: dict[int, Any] = {}
+
+    def visit(vt: VariableTracker) -> None:
+        # The type is asked directly: isinstance would realize it.
+        if issubclass(type(vt), LazyVariableTracker):
+            return
+        if isinstance(vt, _IN_A_GRAPH):
+            found.append(vt)
+        elif isinstance(vt, (ConstDictVariable, SetVariable)):
+            for key in vt.items:  # the walk itself passes keys over
+                VariableTracker.visit(visit, key.vt, seen, side_effects)
+
+    VariableTracker.visit(visit, value, seen, side_effects)
+    return found
+
+
+def _made_outside(proxy: Proxy, subtracer: SubgraphTracer) -> bool:
+    tracer = subtracer.parent
+    while tracer is not None:
+        if proxy.tracer is tracer:
+            return True
+        tracer = tracer.parent
+    return False
+
+
+def _one_tracker_per_position(output: VariableTracker, subtracer: SubgraphTracer) -> VariableTracker:
+    """The value with a tracker of its own for each tensor that is repeated, or made outside. See the note there."""
+    seen: set[VariableTracker] = set()
+
+    def own(item: VariableTracker) -> VariableTracker:
+        item = item.realize()
+        if not item.is_tensor():
+            return item
+        known = item in seen or _made_outside(item.as_proxy(), subtracer)
+        seen.add(item)
+        return item.clone(source=None, mutation_type=None) if known else item
+
+    output = output.realize()
+    if not isinstance(output, BaseListVariable):
+        return own(output)
+    items = [own(item) for item in output.items]
+    return output.clone(items=items) if any(a is not b for a, b in zip(items, output.items)) else output
+
+
+def _realize_all_in(output: VariableTracker, side_effects: SideEffects) -> None:
+    def visit(vt: VariableTracker) -> None:
+        vt.realize()
+
+    VariableTracker.visit(visit, output, side_effects=side_effects)
+
+
+def _grouped_by_value(trackers: Iterable[VariableTracker]) -> dict[Any, list[VariableTracker]]:
+    groups: dict[Any, list[VariableTracker]] = {}
+    for vt in trackers:
+        groups.setdefault(vt.as_proxy().node, []).append(vt)
+    return groups
+
+
+def _add_intermediates(
+    tx: InstructionTranslatorBase,
+    subtracer: SubgraphTracer,
+    groups: list[list[VariableTracker]],
+    filter_aliased: bool,
+) -> None:
+    """Add all values that the body computed, because a side effect may have taken any of them outside."""
+    of_node = {group[0].as_proxy().node: group for group in groups}
+    aliases = None
+    if filter_aliased:
+        aliases = StorageAliasingTracker()
+        aliases.collect_from_inputs(tx)
+        aliases.collect_from_outputs([group[0] for group in groups])
+    for node, trackers in _grouped_by_value(subtracer.tracked_proxyable_vt).items():
+        known = of_node.get(node)
+        if known is not None:
+            known += [vt for vt in trackers if vt not in known]
+        elif isinstance(trackers[0], SymNodeVariable) and trackers[0].python_type() is float:
+            continue  # no subgraph may return a float
+        elif aliases is None or aliases.check_and_track(node):
+            groups.append(trackers)
+        else:
+            for vt in trackers:
+                taint_filtered_vt(vt)
+
+
+def _record_outputs(tx: InstructionTranslatorBase, subtracer: SubgraphTracer, outputs: GraphOutputs) -> torch.fx.Graph:
+    validate_subgraph_output_types(list(outputs))
+    proxies = tuple(subtracer.maybe_lift_tracked_freevar_to_input(vt.as_proxy()) for vt in outputs)
+    tx.output.create_node("output", "output", subtracer.create_arg((proxies,)), {})
+    graph = tx.output.graph
+    graph.lint()
+    if subtracer.lifted_freevars:
+        move_lifted_freevars_phs_to_end(graph, subtracer.lifted_freevars)
+    return graph
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a container, and of the containers in a dict; anything else is itself."""
+    if isinstance(value, dict):
+        return {k: _copied(v) for k, v in value.items()}
+    return type(value)(value) if isinstance(value, (list, set, OrderedSet)) else value
+
+
+class _Record:
+    """The record of side effects as it was, to be put back in place. See Note [A body that could not be traced]"""
+
+    def __init__(self, side_effects: SideEffects) -> None:
+        self.side_effects = side_effects
+        self.known = frozenset(side_effects.id_to_variable)
+        self.fields = {k: _copied(v) for k, v in vars(side_effects).items() if k not in ("id_to_variable", "keepalive")}
+
+    def put_back(self, tx: InstructionTranslatorBase) -> None:
+        record, latest = self.side_effects, tx.output.side_effects
+        vars(record).update(self.fields)
+        new = (AttributeMutationNew, ValueMutationNew)
+        seen = {**record.id_to_variable, **latest.id_to_variable}
+        facts = {k: v for k, v in seen.items() if k in self.known or not isinstance(v.mutation_type, new)}
+        held = {id(x): x for x in (*record.keepalive, *latest.keepalive)}
+        record.id_to_variable = facts
+        record.keepalive = [x for k, x in held.items() if k in facts]
+        tx.output.side_effects = record
+
+
+@contextlib.contextmanager
+def _undone_on_failure(tx: InstructionTranslatorBase) -> Iterator[None]:
+    before = _Record(tx.output.side_effects)
+    try:
+        yield
+    except ObservedException:
+        raise
+    except BaseException:
+        before.put_back(tx)
+        raise
+
+
+def _checked_kwargs(sub_kwargs: dict[str, VariableTracker] | None, set_subgraph_inputs: str) -> dict[str, Any]:
+    if set_subgraph_inputs not in _INPUT_MODES:
+        raise AssertionError(f"set_subgraph_inputs is one of {sorted(_INPUT_MODES)}, not {set_subgraph_inputs!r}")
+    if sub_kwargs and set_subgraph_inputs != "automatic":
+        unimplemented(
+            gb_type="invalid set_subgraph_inputs and sub_kwargs settings",
+            context=f"set_subgraph_inputs: {set_subgraph_inputs}, sub_kwargs: {sub_kwargs}",
+            explanation="Keyword arguments of a body can only be lifted by set_subgraph_inputs='automatic'.",
+            hints=[*graph_break_hints.DYNAMO_BUG],
+        )
+    return sub_kwargs or {}
+
+
+def _graph_outputs(
+    tx: InstructionTranslatorBase,
+    subtracer: SubgraphTracer,
+    output: VariableTracker,
+    policy: _Policy,
+) -> GraphOutputs:
+    side_effects = tx.output.side_effects
+    if policy.counts_positions:
+        _realize_all_in(output, side_effects)
+    groups = [[vt] for vt in _trackers_in(output, side_effects)]
+    if not policy.counts_positions:
+        inside = [vt for (vt,) in groups if not _made_outside(vt.as_proxy(), subtracer)]
+        groups = list(_grouped_by_value(inside).values())
+    allowed = policy.allow_side_effects
+    flagged = subtracer.traced_with_externally_visible_side_effects
+    if flagged or (allowed and subtracer.side_effect_stack is not None):
+        _add_intermediates(tx, subtracer, groups, policy.filter_aliased_intermediates)
+    return GraphOutputs.of(groups)
+
+
+def _looks_at_positions(source_target: Any, set_subgraph_inputs: str, tracer: SubgraphTracer | None) -> bool:
+    # See Note [Operators that count positions]
+    own = tracer is not None or set_subgraph_inputs != "automatic"
+    return own or source_target is torch._higher_order_ops.wrap.dynamo_bypassing_wrapper
+
+
+def _tell_parent_of_side_effects(subtracer: SubgraphTracer, flagged: bool) -> None:
+    """A side effect in a body happens in the body around it too, and may be visible outside of both."""
+    parent = subtracer.parent
+    if parent is None or parent.parent is None:
+        return
+    if parent.side_effect_stack is None:
+        parent.side_effect_stack = subtracer.side_effect_stack
+    parent.traced_with_externally_visible_side_effects |= flagged
+
+
+def _trace_body(
+    tx: InstructionTranslatorBase,
+    subtracer: SubgraphTracer,
+    f: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+    enable_grad: bool | None,
+    source_target: Any,
+    policy: _Policy,
+) -> tuple[VariableTracker, torch.fx.Graph, GraphOutputs]:
+    flag = subtracer.traced_with_externally_visible_side_effects
+    try:
+        output = trace_hop_function_with_auto_output_flattening(
+            f, tx, subtracer, enable_grad, policy.allow_side_effects, args, kwargs
+        )
+        if policy.counts_repeats:
+            output = _one_tracker_per_position(output, subtracer)
+        outputs = _graph_outputs(tx, subtracer, output, policy)
+    finally:
+        flagged = subtracer.traced_with_externally_visible_side_effects
+        subtracer.traced_with_externally_visible_side_effects = flag
+    _tell_parent_of_side_effects(subtracer, flagged)
+    graph = _record_outputs(tx, subtracer, outputs)
+    check_aliasing_and_input_mutation(
+        subtracer, graph, policy.supports_input_mutation, policy.supports_aliasing, source_target
+    )
+    return output, graph, outputs
+
+
+def _speculate(
+    tx: InstructionTranslatorBase,
+    f: VariableTracker,
+    sub_args: Iterable[VariableTracker],
+    sub_kwargs: dict[str, VariableTracker] | None,
+    description: str,
+    source_target: Any,
+    enable_grad: bool | None,
+    set_subgraph_inputs: str,
+    tracer: SubgraphTracer | None,
+    policy: _Policy,
+) -> tuple[VariableTracker, torch.fx.Graph, dict[Proxy, Proxy], GraphOutputs, SubgraphTracingInfo]:
+    kwargs = _checked_kwargs(sub_kwargs, set_subgraph_inputs)
+    try:
+        with _undone_on_failure(tx), tx.output.subtracer(source_target, tracer, description) as subtracer:
+            args = get_hop_args(tx, f, subtracer, list(sub_args), kwargs, set_subgraph_inputs, description)
+            output, graph, outputs = _trace_body(tx, subtracer, f, args, kwargs, enable_grad, source_target, policy)
+            info = SubgraphTracingInfo(subtracer.side_effect_stack, subtracer.traced_sources)
+            return output, graph, subtracer.lifted_freevars, outputs, info
+    except Unsupported as e:
+        name = f.get_name() if isinstance(f, UserFunctionVariable) else type(f).__name__
+        log.info("%s: the body %s cannot be traced into one graph, so the call is left to eager", description, name)
+        log.info(e)
+        raise
+
+
+def speculate_subgraph_with_wrap_semantics(
+    tx: InstructionTranslatorBase,
+    f: VariableTracker,
+    sub_args: Iterable[VariableTracker],
+    sub_kwargs: dict[str, VariableTracker] | None,
+    description: str,
+    *,
+    source_target: Any = None,
+    enable_grad: bool | None = None,
+    set_subgraph_inputs: str = "automatic",
+    restore_side_effects: bool = True,
+    under_activation_checkpoint: bool = False,
+    supports_input_mutation: bool = True,
+    supports_aliasing: bool = True,
+    tracer: SubgraphTracer | None = None,
+) -> tuple[VariableTracker, torch.fx.Graph, dict[Proxy, Proxy], GraphOutputs]:
+    """Trace ``f`` into a subgraph: its value, the graph, what the graph lifted, and a tracker per graph output.
+
+    See Note [Wrap semantics]. A body that may have side effects (``under_activation_checkpoint``, or not
+    ``restore_side_effects``) returns all its intermediates when it has some; outside of a checkpoint, those that
+    alias an input or output are left out. Otherwise a side effect that is not undone raises Unsupported.
+    """
+    positions = _looks_at_positions(source_target, set_subgraph_inputs, tracer)
+    policy = _Policy(
+        allow_side_effects=under_activation_checkpoint or not restore_side_effects,
+        filter_aliased_intermediates=not under_activation_checkpoint,
+        supports_input_mutation=supports_input_mutation,
+        supports_aliasing=supports_aliasing,
+        counts_positions=positions,
+        counts_repeats=positions,
+    )
+    found = _speculate(
+        tx, f, sub_args, sub_kwargs, description, source_target, enable_grad, set_subgraph_inputs, tracer, policy
+    )
+    return found[:4]
+
+
+@replaces
+def speculate_subgraph_with_auto_output_flattening(
+    tx: InstructionTranslatorBase,
+    f: VariableTracker,
+    sub_args: list[VariableTracker],
+    sub_kwargs: dict[str, VariableTracker] | None,
+    description: str,
+    *,
+    source_target: Any = None,
+    enable_grad: bool | None = None,
+    set_subgraph_inputs: str = "automatic",
+    allow_side_effects: bool = False,
+    filter_aliased_intermediates: bool = False,
+    supports_input_mutation: bool = True,
+    supports_aliasing: bool = True,
+    tracer: SubgraphTracer | None = None,
+) -> tuple[VariableTracker, torch.fx.Graph, dict[Proxy, Proxy], GraphOutputs, SubgraphTracingInfo]:
+    positions = _looks_at_positions(source_target, set_subgraph_inputs, tracer)
+    policy = _Policy(
+        allow_side_effects=allow_side_effects,
+        filter_aliased_intermediates=filter_aliased_intermediates,
+        supports_input_mutation=supports_input_mutation,
+        supports_aliasing=supports_aliasing,
+        counts_positions=positions or source_target is torch._higher_order_ops.invoke_subgraph,
+        counts_repeats=positions,
+    )
+    return _speculate(
+        tx, f, sub_args, sub_kwargs, description, source_target, enable_grad, set_subgraph_inputs, tracer, policy
+    )
+
+
+@replaces
+def overwrite_tensor_vt_proxy(graph_output_vts: Iterable[VariableTracker], flat_variable: VariableTracker) -> None:
+    """Turn all trackers of each output to the output's proxy in the graph that calls."""
+    results = getattr(flat_variable, "items", ())
+    others = graph_output_vts.others if isinstance(graph_output_vts, GraphOutputs) else None
+    for k, (vt, result) in enumerate(zip(graph_output_vts, results)):
+        if not isinstance(vt, _IN_A_GRAPH):
+            continue
+        if not isinstance(result, _IN_A_GRAPH):
+            raise AssertionError(f"output {k} of the call is no value of a graph: {result}")
+        caller: Any = result.proxy.tracer
+        for tracker in (vt, *(others[k] if others else ())):
+            tracker.proxy = result.proxy
+            # A value of the calling graph now. If that is a body too, it has to return the value and turn the tracker
+            # in its turn: a side effect may hold the tracker, while the walk of the body's value does not come by.
+            caller.record_proxyable_vt(tracker)
+
+
+def _call_function_and_unflatten_output_wrap_semantics(
+    tx: InstructionTranslatorBase,
+    fn: Any,
+    args: tuple[Proxy, ...],
+    kwargs: dict[str, Proxy],
+    flat_example_value: Any,
+    body_r: VariableTracker | None,
+    graph_output_vts: Iterable[VariableTracker],
+    config: Any = None,
+) -> VariableTracker | None:
+    """Record the call of a body and turn the trackers of its outputs to the call; the value is ``body_r``."""
+    result = add_call_function(tx, fn, args, kwargs, flat_example_value, config)
+    if body_r is None:
+        return None
+    overwrite_tensor_vt_proxy(graph_output_vts, result)
+    return body_r
+
+
+@replaces
+def _call_function_with_auto_output_flattening(
+    tx: InstructionTranslatorBase,
+    fn: Any,
+    args: tuple[Proxy, ...],
+    kwargs: dict[str, Proxy],
+    flat_example_value: Any,
+    body_r: VariableTracker | None,
+    graph_output_vts: tuple[VariableTracker, ...],
+    config: Any = None,
+) -> VariableTracker | None:
+    return _call_function_and_unflatten_output_wrap_semantics(
+        tx, fn, args, kwargs, flat_example_value, body_r, graph_output_vts, config
+    )
