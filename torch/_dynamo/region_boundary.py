@@ -48,8 +48,13 @@ _NOWHERE = -1
 
 def storages(node: Node) -> list[int]:
     """Identities of the storages that a node's value lives in (fake tensors share theirs)."""
+    return value_storages(node.meta.get("example_value"))
+
+
+def value_storages(value: object) -> list[int]:
+    """Identities of the storages that an example value lives in."""
     found = []
-    for leaf in tree_leaves(node.meta.get("example_value")):
+    for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
             while torch._C._functorch.is_functorch_wrapped_tensor(leaf):
                 leaf = torch._C._functorch.get_unwrapped(leaf)
@@ -75,8 +80,13 @@ class Span:
 class GraphView:
     """The operators of a graph in program order, and what each reads, makes and keeps alive."""
 
-    def __init__(self, graph: torch.fx.Graph, written_by: Callable[[Node], Iterable[Node]]) -> None:
-        """``written_by(node)`` gives the operands that a node writes to."""
+    def __init__(
+        self, graph: torch.fx.Graph, written_by: Callable[[Node], Iterable[Node]], wanted: Iterable[Node] = ()
+    ) -> None:
+        """``written_by(node)`` gives the operands that a node writes to.
+
+        ``wanted``: nodes whose values are results of every region with them, used or not.
+        """
         self.nodes: list[Node] = [n for n in graph.nodes if n.op not in INVISIBLE_OPS]
         # node -> its position; inputs and attributes of the graph have negative numbers.
         self.position: dict[Node, int] = {n: i for i, n in enumerate(self.nodes)}
@@ -114,8 +124,9 @@ class GraphView:
             for storage in self.storages_at(self.position[operand])
         }
         self.live_width = self._live_widths()
-        self._needs_grad = [self._requires_grad(node) for node in self.nodes]
+        self.needs_grad = [self._requires_grad(node) for node in self.nodes]
         self.reaches_backward = self._reaching_backward()
+        self._wanted = {self.position[node] for node in wanted}
 
     def node_at(self, position: int) -> Node:
         return self.nodes[position] if position >= 0 else self._outside[-1 - position]
@@ -192,7 +203,7 @@ class GraphView:
         # Written storages that a node with a gradient reads later, and those of the graph's inputs.
         read_later = {s for k in range(-len(self._outside), 0) for s in self.storages_at(k)}
         for i in range(n - 1, -1, -1):
-            if reaching[i] and self._needs_grad[i]:
+            if reaching[i] and self.needs_grad[i]:
                 read_later.update(self.touched(i) if self.spans else ())
             elif not any(read_later.intersection(self.storages_at(w)) for w in self.writes.get(i, ())):
                 continue
@@ -204,7 +215,7 @@ class GraphView:
     def outputs(self, start: int, end: int) -> list[int]:
         """Positions in [start, end) whose values are used at ``end`` or later."""
         last_use = self.last_use
-        return [i for i in range(start, end) if last_use[i] >= end]
+        return [i for i in range(start, end) if last_use[i] >= end or i in self._wanted]
 
     def inputs(self, start: int, end: int) -> list[int]:
         """Positions of the values used in [start, end) and made elsewhere, by first use."""
@@ -235,7 +246,7 @@ class GraphView:
         aliases = tuple(
             tuple(shared.setdefault(s, len(shared)) for s in self.storages_at(operand)) for operand in number
         )
-        grads = tuple(i - start for i in self.outputs(start, end) if self._needs_grad[i])
+        grads = tuple(i - start for i in self.outputs(start, end) if self.needs_grad[i])
         return tuple(wiring), aliases, grads
 
     def offences(self, start: int, end: int, results: Iterable[int]) -> set[int]:
@@ -258,7 +269,7 @@ class GraphView:
         for place in sorted(results):
             i = start + place
             value = self.nodes[i].meta.get("example_value")
-            lost = self._needs_grad[i] and not self.reaches_backward[i]
+            lost = self.needs_grad[i] and not self.reaches_backward[i]
             lost = lost or self._is_returned_view(i)
             if lost or not isinstance(value, torch.Tensor) or taken.intersection(self.storages[i]):
                 broken.add(i)

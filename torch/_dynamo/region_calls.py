@@ -27,11 +27,14 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 from torch._dynamo.exc import ObservedException, Unsupported
 
-from torch._dynamo import config
+from torch._dynamo import config, region_options  # noqa: F401  the options are added by the import
 from torch._dynamo.region_outcomes import CallOutcome, Outcome, RegionInlineReason, record
 
 
 if TYPE_CHECKING:
+    from torch._dynamo.region_arguments import CannotReuse
+    from torch._dynamo.region_reads import Observer
+    from torch._dynamo.region_stamps import Stamp
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
 
@@ -51,13 +54,28 @@ class RegionCall:
     # Its operators in program order, those of inner calls included.
     nodes: list[Node] = dataclasses.field(default_factory=list)
     inner: list[RegionCall] = dataclasses.field(default_factory=list)
+    # The call that this one was traced in, if any.
+    outer: RegionCall | None = None
+    # For a call that was a stamp: node of the call that it was stamped out of -> its own.
+    came_from: dict[Node, Node] = dataclasses.field(default_factory=dict)
+    # The calls stamped out of this one.
+    stamps: list[Stamp] = dataclasses.field(default_factory=list)
+    # Why it is traced although the region was traced before, or why no other call may reuse it.
+    miss: CannotReuse | None = None
     ended: bool = False
+
+    @property
+    def operands(self) -> list[Node]:
+        """Values that the operators take from outside, by first use."""
+        inside = set(self.nodes)
+        return list(dict.fromkeys(o for n in self.nodes if not n._erased for o in n.all_input_nodes if o not in inside))
 
     def end(self, outcome: Outcome, reason: RegionInlineReason | None = None, detail: str = "") -> None:
         """Records what became of the call, unless that was done before."""
         if not self.ended:
             self.ended = True
-            record(CallOutcome(self.function, self.caller, outcome, reason, detail))
+            miss = self.miss.reason if self.miss is not None else None
+            record(CallOutcome(self.function, self.caller, outcome, reason, detail, miss))
 
 
 class RegionCalls:
@@ -66,7 +84,9 @@ class RegionCalls:
     def __init__(self) -> None:
         self.outermost: list[RegionCall] = []
         # The call that is being traced, if any.
-        self._open: RegionCall | None = None
+        self.open: RegionCall | None = None
+        # Of the calls that are being traced, those that may be reused.
+        self.observers: list[Observer] = []
 
     def trace(
         self, tx: InstructionTranslatorBase, call: RegionCall, body: Callable[[], VariableTracker]
@@ -77,7 +97,8 @@ class RegionCalls:
         """
         graph = tx.output.graph
         before = graph._root.prev
-        outer, self._open = self._open, call
+        call.outer = outer = self.open
+        self.open = call
         tracked = config.track_nodes_for_deduplication
         try:
             # Per node, the tracker notes the global state that it was recorded under.
@@ -87,7 +108,7 @@ class RegionCalls:
             call.end(Outcome.INLINED, _why_it_left(e), type(e).__name__)
             raise
         finally:
-            self._open = outer
+            self.open = outer
             config.track_nodes_for_deduplication = tracked
         nodes = _recorded_since(graph, before)
         if nodes is None:

@@ -27,8 +27,9 @@ from torch._dynamo.region_boundary import GraphView
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_fitting import Fitter
 from torch._dynamo.region_outcomes import Outcome, RegionInlineReason
-from torch._dynamo.region_outlining import Outliner, make_body, used_outside
+from torch._dynamo.region_outlining import Outliner, inputs_of, make_body, used_outside
 from torch._dynamo.region_repeats import MIN_REGION_NODES, Repeat
+from torch._dynamo.region_stamps import CalledPiece, Replacement, put_back_all, settle_stamps, wanted_by_stamps
 
 
 if TYPE_CHECKING:
@@ -108,18 +109,21 @@ class _Cutter:
                 _end(call, RegionInlineReason.INSIDE_HIGHER_ORDER_OP)
         while here:
             try:
-                pieces, flat = _Plan(self, graph, here).pieces()
+                here += settle_stamps(self.tracker, graph, here)
+                plan = _Plan(self, graph, here)
+                pieces, flat = plan.pieces()
             except Exception:
                 if config.graph_deduplication_lint:
                     raise
-                # Nothing has been changed yet: the flat graph is right.
+                # The flat graph is right, and nothing else has been made of it yet.
                 log.warning("the calls of regions stay flat: planning failed", exc_info=True)
+                put_back_all(graph, here)
                 for call in here:
                     _end(call, RegionInlineReason.FAILED)
                 return
+            self._outline(graph, pieces, here)
             kept: dict[int, list[int]] = defaultdict(list)
             for piece in pieces:
-                self._outline(graph, piece)
                 for call in piece.calls:
                     kept[id(call)].append(len(piece.regions[0]))
             for call in here:
@@ -131,19 +135,40 @@ class _Cutter:
                 call.end(Outcome.INLINED, reason)
             here = [inner for call, _ in flat for inner in call.inner]
 
-    def _outline(self, graph: torch.fx.Graph, piece: _Piece) -> None:
-        places = used_outside(piece.regions)
-        options = piece.calls[0].options
+    def _outline(self, graph: torch.fx.Graph, pieces: list[_Piece], calls: list[RegionCall]) -> None:
+        """Makes the bodies of ``pieces``, then calls of them in the place of ``calls`` and their stamps."""
+        ready = []
+        called: dict[int, dict[Node, CalledPiece]] = defaultdict(dict)
+        for piece in pieces:
+            wanted = {node for call in piece.calls for node in wanted_by_stamps(call)}
+            places = used_outside(piece.regions, wanted)
+            name = self._body(graph, piece, places)
+            options = piece.calls[0].options
+            ready.append((piece, places, name, options))
+            for region, call in zip(piece.regions, piece.calls, strict=True):
+                called[id(call)][region[0]] = CalledPiece(region, inputs_of(region), places, name, options)
+        for call in calls:
+            if call.stamps:
+                replacement = Replacement(call, called.get(id(call), {}), self.tracker)
+                for stamp in call.stamps:
+                    replacement.put(graph, stamp)
+                call.stamps.clear()
+        for piece, places, name, options in ready:
+            self.outliner.replace(graph, piece.regions, places, name, options)
+
+    def _body(self, graph: torch.fx.Graph, piece: _Piece, places: list[int]) -> str:
+        """The name of the body of ``piece`` that returns ``places``; makes it if there is none."""
         meaning = (piece.meaning, tuple(places))
-        name = self.names.get(meaning)
         body, copies = make_body(piece.regions[0], places)
         self.outliner.check(graph, piece.regions, places, body)
+        name = self.names.get(meaning)
         if name is None:
             for node in piece.regions[0]:
                 self.tracker.copy_track(node, copies[node])
-            self.cut(body, [_inside(inner, piece.calls[0], body, copies) for inner in piece.calls[0].inner])
-            name = self.names[meaning] = self.outliner.install(body, options)
-        self.outliner.replace(graph, piece.regions, places, name, options)
+            first = piece.calls[0]
+            self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner])
+            name = self.names[meaning] = self.outliner.install(body, first.options)
+        return name
 
 
 class _Plan:
@@ -151,7 +176,8 @@ class _Plan:
 
     def __init__(self, cutter: _Cutter, graph: torch.fx.Graph, calls: list[RegionCall]) -> None:
         self.calls = calls
-        self.view = GraphView(graph, cutter.tracker.written_operands)
+        wanted_nodes = [node for call in calls for node in wanted_by_stamps(call)]
+        self.view = GraphView(graph, cutter.tracker.written_operands, wanted_nodes)
         # call -> positions of its operators, ascending.
         self.positions = {id(call): self._positions(call) for call in calls}
         wanted = {p for positions in self.positions.values() for p in positions}

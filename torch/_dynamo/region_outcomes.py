@@ -41,6 +41,30 @@ class RegionInlineReason(enum.Enum):
     FAILED = "outlining failed"
 
 
+class ReuseMissReason(enum.Enum):
+    """Why a call of a region is traced although the region was traced before."""
+
+    # Why no later call can be stamped out of this one, or why this one can be of none.
+    UNSUPPORTED_ARGUMENT = "an argument is of a kind that is not compared"
+    UNSUPPORTED_RESULT = "its result is of a kind that is not rebuilt"
+    UNSUPPORTED_GUARD = "tracing it made a guard that is not transported"
+    UNKNOWN_CAPTURE = "it uses a value of the frame that no argument leads to"
+    SIDE_EFFECT = "it changes something outside of it"
+    CHANGES_GLOBAL_STATE = "it leaves another global state behind than it found"
+    READS_PENDING_STATE = "it reads something that the frame has changed"
+    RESULT_SHARES_MEMORY = "a result shares memory with something outside of it"
+    UNBACKED_SYMBOL = "it makes a size that depends on data"
+    INSIDE_HIGHER_ORDER_OP = "it is called inside the body of a higher order operator"
+    # Why no earlier call matches.
+    NEW_FUNCTION = "the function was not traced before under this global state"
+    ARGUMENTS_DIFFER = "no earlier call had such arguments"
+    NO_SOURCE = "something behind an argument was read, and this argument is computed in the frame"
+    GUARD_FAILS = "an earlier call read something that is different here"
+    OBJECT_DIFFERS = "an object has other attributes or hooks than the earlier call's"
+    ALIASING_DIFFERS = "other things are the same object than in the earlier call"
+    CAPTURE_DIFFERS = "a captured tensor has other metadata than the earlier call's"
+
+
 @dataclasses.dataclass(frozen=True)
 class CallOutcome:
     """One call of a region: of which function, from where, what became of it."""
@@ -50,6 +74,7 @@ class CallOutcome:
     outcome: Outcome
     reason: RegionInlineReason | None = None
     detail: str = ""
+    miss: ReuseMissReason | None = None
 
 
 _kept: collections.deque[CallOutcome] = collections.deque(maxlen=MAX_OUTCOMES_KEPT)
@@ -62,6 +87,8 @@ def record(call: CallOutcome) -> None:
     counters["regions"][call.outcome.value] += 1
     if call.reason is not None:
         counters["regions"][f"inlined: {call.reason.value}"] += 1
+    if call.miss is not None:
+        counters["regions"][f"not reused: {call.miss.value}"] += 1
     log.debug(
         "%s called from %s: %s%s%s",
         call.function,

@@ -12,7 +12,7 @@ from scratch before and after each replacement, and a violation raises ``RegionI
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
@@ -64,9 +64,7 @@ class Outliner:
         with graph.inserting_before():
             body_node = graph.get_attr(name)
         for region in group:
-            call = _replace(graph, region, inputs_of(region), places, body_node, name)
-            if options is not None:
-                call.meta["custom"] = {"nested_region_config": options}
+            _replace(graph, region, inputs_of(region), places, body_node, name, options)
             if config.graph_deduplication_lint:
                 graph.lint()
 
@@ -86,12 +84,12 @@ def inputs_of(region: Region) -> list[Node]:
     return list(found)
 
 
-def used_outside(group: Iterable[Region]) -> list[int]:
-    """Places in a region whose values are used outside it, in any region of the group."""
+def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[int]:
+    """Places in a region whose values are used outside it, in any region of the group, or are in ``also``."""
     places: set[int] = set()
     for region in group:
         inside = set(region)
-        places.update(i for i, n in enumerate(region) if not inside.issuperset(n.users))
+        places.update(i for i, n in enumerate(region) if n in also or not inside.issuperset(n.users))
     return sorted(places)
 
 
@@ -119,12 +117,13 @@ def _replace(
     places: list[int],
     body_node: Node,
     name: str,
-) -> Node:
+    options: Any,
+) -> None:
     """Puts a call of a body in the place of a region's last node, and erases the region."""
     results = [region[place] for place in places]
     with graph.inserting_after(region[-1]):
         call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *inputs))
-    call.meta = {k: v for k, v in region[-1].meta.items() if k in ("stack_trace", "creation_timestamp")}
+    call.meta = call_meta(region[-1], options)
     call.meta["example_value"] = tuple(r.meta["example_value"] for r in results)
     previous = call
     for k, result in enumerate(results):
@@ -135,7 +134,14 @@ def _replace(
         previous = outer
     for node in reversed(region):
         graph.erase_node(node)
-    return call
+
+
+def call_meta(last: Node, options: Any) -> dict[str, Any]:
+    """What is noted at a call of a region whose last node is ``last``, besides its value."""
+    meta = {k: v for k, v in last.meta.items() if k in ("stack_trace", "creation_timestamp")}
+    if options is not None:
+        meta["custom"] = {"nested_region_config": options}
+    return meta
 
 
 def _not_in(region: Region) -> Callable[[Node], bool]:

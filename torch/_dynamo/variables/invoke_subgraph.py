@@ -1,8 +1,4 @@
-"""Calls of regions: what Dynamo does when it meets a function marked by ``nested_compile_region``.
-
-The call is traced flat, and its operators are noted; see Note [A region is traced flat and cut out
-afterwards] in region_calls.py.
-"""
+"""Calls of regions: what Dynamo does when it meets a function marked by ``nested_compile_region``."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.higher_order_ops import TorchHigherOrderOperatorVariable
 
 from torch._dynamo.region_calls import RegionCall
+from torch._dynamo.region_entries import call_region
 from torch._higher_order_ops.invoke_subgraph import NestedCompileRegionOptions, mark_compile_region
 
 
@@ -55,7 +52,8 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
             caller=_place(tx),
             options=options if isinstance(options, NestedCompileRegionOptions) else None,
         )
-        return tx.output.region_tracker.calls.trace(tx, call, lambda: fn.call_function(tx, args[1:], kwargs))
+        limit = getattr(function, "__marked_compile_region_max_reuse_entries__", 8)
+        return call_region(tx, call, fn, args[1:], kwargs, limit)
 
 
 # The base class puts a handler around call_function that renames what a body raises. A region's

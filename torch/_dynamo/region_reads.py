@@ -1,0 +1,134 @@
+"""What tracing a region observed and changed, whoever answered it.
+
+Note [A read set is everything behind the arguments]
+A traced body depends on what tracing it observed.  Dynamo answers an observation in many ways: it
+builds a tracker and makes a guard, finds the tracker in a cache, finds the guard made before,
+asks the side effects.  A recorder at each of these doors would miss the next one.  So the read
+set is not what was recorded; it is all that may have been read:
+
+- *behind an argument* (a source that begins with an argument's source): every guard there is, made
+  by this call or before, and every tracker there is.  Each must hold again behind the new
+  argument.  It is a little more than was read, and never less.
+- *elsewhere*: such a source is the same source in every call, so the same real object answers.  Only
+  what the frame itself changes meanwhile can differ.  For that, the objects that the call met are
+  kept (``Observer.met``); a change of one that is pending refuses.
+
+What a guard does not say although tracing looks at it is compared besides: a module's hooks, an
+object's own attributes, and which things are one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.lazy import LazyVariableTracker
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.region_reuse import Match
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import Source
+
+
+class ReadingCache(dict[Any, Any]):
+    """Dynamo's cache of trackers by source, which tells the observers what is asked of it."""
+
+    def __init__(self, trackers: dict[Any, Any]) -> None:
+        super().__init__(trackers)
+        self.observers: list[Observer] = []
+
+    def get(self, source: Any, default: Any = None) -> Any:
+        for observer in self.observers:
+            observer.sources.add(source)
+        return super().get(source, default)
+
+
+class Observer:
+    """Observes one call of a region while it is traced."""
+
+    def __init__(self, tx: InstructionTranslatorBase) -> None:
+        self.tx = tx
+        # Sources that the call asked for, through any door that knows a source.
+        self.sources: set[Source] = set()
+        # Trackers whose pending attributes or cells were read.
+        self.read_pending: list[VariableTracker] = []
+        # Trackers that were changed, but for those that the call made.
+        self.changed: list[VariableTracker] = []
+        self._counts = self._count()
+        # Objects that Dynamo knew before the call. Kept, so that no id is used again.
+        self._known = list(tx.output.side_effects.id_to_variable.values())
+
+    def __enter__(self) -> Observer:
+        output = self.tx.output
+        if type(output.variable_tracker_cache) is not ReadingCache:
+            output.variable_tracker_cache = ReadingCache(output.variable_tracker_cache)
+        self._outer_sources = output.current_tracer.traced_sources
+        output.current_tracer.traced_sources = type(self._outer_sources)()
+        output.variable_tracker_cache.observers.append(self)  # type: ignore[attr-defined]
+        output.region_tracker.calls.observers.append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        output = self.tx.output
+        output.region_tracker.calls.observers.remove(self)
+        output.variable_tracker_cache.observers.remove(self)  # type: ignore[attr-defined]
+        own = output.current_tracer.traced_sources
+        self.sources.update(own)
+        self._outer_sources.update(own)
+        output.current_tracer.traced_sources = self._outer_sources
+
+    def _count(self) -> tuple[int, ...]:
+        """Effects that go through no door of their own."""
+        output = self.tx.output
+        return (
+            len(output.side_effects.tensor_hooks),
+            len(output.side_effects.save_for_backward),
+            len(output.random_calls),
+            len(output.root_tx.debug_locals),
+        )
+
+    @property
+    def has_other_effects(self) -> bool:
+        """Whether the call left an effect that is no change of an object: a hook, a random number."""
+        return self._count() != self._counts
+
+    def met_by_reuse(self, match: Match) -> None:
+        """Takes over what a call that was stamped out inside this one would have met."""
+        condition = match.entry.condition
+        old = [s for s, *_ in (*condition.guards, *condition.objects, *condition.same)]
+        self.sources.update(map(match.fates.transport, [*old, *condition.distinct]))
+        self.read_pending += [t for t in condition.met if t.source is None]
+
+    def made_since(self) -> set[int]:
+        """ids of the trackers of the objects that the call made."""
+        known = set(map(id, self._known))
+        return {id(t) for t in self.tx.output.side_effects.id_to_variable.values() if id(t) not in known}
+
+    def met(self) -> list[VariableTracker]:
+        """Trackers of the objects that the call met, by a source or through pending state."""
+        cache = self.tx.output.variable_tracker_cache
+        found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
+        return found + self.read_pending
+
+
+def reachable(trackers: list[VariableTracker]) -> Iterator[VariableTracker]:
+    """Trackers that can be reached from ``trackers`` through containers, themselves included."""
+    found: list[VariableTracker] = []
+    VariableTracker.visit(found.append, trackers)
+    for tracker in found:
+        if issubclass(type(tracker), LazyVariableTracker):
+            if tracker.is_realized():  # type: ignore[attr-defined]
+                yield tracker.unwrap()  # type: ignore[attr-defined]
+        else:
+            yield tracker
+
+
+def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:
+    """The first of the existing objects behind ``trackers`` that the frame has changed, if any."""
+    side_effects = tx.output.side_effects
+    for tracker in reachable(trackers):
+        if tracker.mutation_type is not None and tracker.source is not None and side_effects.is_modified(tracker):
+            return tracker
+    return None

@@ -1,0 +1,200 @@
+"""The result of a traced call as a recipe: how to make another call's result out of its own parts.
+
+A recipe is a tree.  Its leaves are the values that the body computes (by the place of their node),
+the trackers that the call was made with (by the place of their leaf), values with a source
+(transported), and constants.  Its inner nodes are the containers and objects that the call made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+
+import torch
+from torch._dynamo import variables
+from torch._dynamo.region_arguments import Arguments, CannotReuse
+from torch._dynamo.region_boundary import value_storages
+from torch._dynamo.region_identity import Unkeyable, tensor_key
+from torch._dynamo.region_outcomes import ReuseMissReason
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import Source
+
+
+@dataclasses.dataclass
+class Maker:
+    """What a recipe needs of the call that it is carried out for."""
+
+    tx: InstructionTranslatorBase
+    # place of a node in the body -> a tracker of its value
+    computed: Callable[[int], VariableTracker]
+    # place of a leaf -> the tracker that the call was made with
+    given: Callable[[int], VariableTracker]
+    # source in the traced call -> tracker of what stands there in this one
+    found: Callable[[Source], VariableTracker]
+
+
+# Carried out once a call; the memo keeps one object one object.
+Recipe = Callable[[Maker], VariableTracker]
+
+
+class RecipeWriter:
+    """Writes the recipe of one traced call's result."""
+
+    def __init__(self, tx: InstructionTranslatorBase, arguments: Arguments, nodes: list[torch.fx.Node]) -> None:
+        self.tx = tx
+        self.given = {id(leaf.tracker): i for i, leaf in enumerate(arguments.leaves)}
+        self.places = {node: i for i, node in enumerate(nodes)}
+        # Storages that the call was made with: no result may live in one.
+        self.outside = {
+            storage
+            for node in nodes
+            for operand in node.all_input_nodes
+            if operand not in self.places
+            for storage in value_storages(operand.meta.get("example_value"))
+        }
+        # Places of the body's nodes that the result is made of.
+        self.results: list[int] = []
+        self._memo: dict[int, Recipe] = {}
+
+    def write_result(self, tracker: VariableTracker) -> Recipe:
+        """The recipe of what the call returned.
+
+        Raises CannotReuse when it is of a kind that is not rebuilt, or cannot be without running the body.
+        """
+        recipe = self.write(tracker)
+        nodes = list(self.places)
+        check_results(self.tx, [nodes[p].meta.get("example_value") for p in self.results], self.outside)
+        return recipe
+
+    def write(self, tracker: VariableTracker) -> Recipe:
+        """The recipe of a part of the result.  Raises CannotReuse when it is of a kind that is not rebuilt."""
+        if issubclass(type(tracker), LazyVariableTracker):
+            lazy: Any = tracker
+            if not lazy.is_realized():
+                return self._from_source(lazy.original_source())
+            tracker = lazy.unwrap()
+        if id(tracker) not in self._memo:
+            self._memo[id(tracker)] = _once(self._write(tracker))
+        return self._memo[id(tracker)]
+
+    def _write(self, tracker: Any) -> Recipe:
+        kind = type(tracker)
+        if (place := self.given.get(id(tracker))) is not None:
+            return lambda maker: maker.given(place)
+        if kind in (TensorVariable, SymNodeVariable):
+            return self._value(tracker)
+        if tracker.source is not None:
+            return self._from_source(tracker.source)
+        if kind is ConstantVariable:
+            return lambda maker: tracker
+        if kind in (ListVariable, TupleVariable, SizeVariable):
+            items = [self.write(item) for item in tracker.items]
+            fresh = {"mutation_type": ValueMutationNew()} if kind is ListVariable else {}
+            return lambda maker: kind([item(maker) for item in items], **fresh)
+        if kind is ConstDictVariable:
+            pairs = [(key, self.write(value)) for key, value in tracker.items.items()]
+            if not all(type(key.vt) is ConstantVariable for key, _ in pairs):
+                raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a dict whose keys are no constants")
+            return lambda maker: ConstDictVariable(
+                {key: value(maker) for key, value in pairs}, tracker.user_cls, mutation_type=ValueMutationNew()
+            )
+        if kind in (UserDefinedObjectVariable, FrozenDataClassVariable):
+            return self._object(tracker)
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, kind.__name__)
+
+    def _from_source(self, source: Source | None) -> Recipe:
+        if source is None:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a value without a source")
+        return lambda maker: maker.found(source)
+
+    def _value(self, tracker: Any) -> Recipe:
+        node = tracker.proxy.node
+        place = self.places.get(node)
+        if place is None:
+            if tracker.source is None:
+                raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is returned")
+            return self._from_source(tracker.source)
+        if place not in self.results:
+            self.results.append(place)
+        return lambda maker: maker.computed(place)
+
+    def _object(self, tracker: Any) -> Recipe:
+        if type(tracker.mutation_type) is not AttributeMutationNew or tracker.cls_source is None:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, type(tracker.value).__name__)
+        side_effects = self.tx.output.side_effects
+        init = [self.write(a) for a in tracker.init_args or []]
+        stored = side_effects.store_attr_mutations.get(tracker, {})
+        if any(isinstance(value, variables.DeletedVariable) for value in stored.values()):
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "an object with a deleted attribute")
+        kinds = {name: side_effects.get_attr_mutation_kind(tracker, name) for name in stored}
+        fields = {name: self.write(value) for name, value in stored.items()}
+
+        def make(maker: Maker) -> VariableTracker:
+            cls = VariableTracker.build(maker.tx, type(tracker.value), tracker.cls_source, realize=True)
+            effects = maker.tx.output.side_effects
+            made = effects.track_new_user_defined_object(tracker.base_cls_vt, cls, [a(maker) for a in init])
+            for name, value in fields.items():
+                effects.store_attr(made, name, value(maker), kinds[name])
+            return made
+
+        return make
+
+
+def _once(recipe: Recipe) -> Recipe:
+    """``recipe``, carried out at most once for each maker."""
+    last: list[Any] = [None, None]
+
+    def make(maker: Maker) -> VariableTracker:
+        if last[0] is not maker:
+            last[:] = maker, recipe(maker)
+        return last[1]
+
+    return make
+
+
+def value_like(value: torch.Tensor) -> torch.Tensor:
+    """A fake tensor with the metadata of ``value``, in memory of its own; call it under the fake mode."""
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    if not value.requires_grad:
+        return made
+    made.requires_grad_()
+    if value.is_leaf:
+        return made
+    with torch.enable_grad():
+        return made.clone()  # the result of an operator
+
+
+def _metadata(value: torch.Tensor) -> tuple[Any, ...]:
+    return value.shape, value.stride(), value.storage_offset(), value.dtype, value.requires_grad, value.is_leaf
+
+
+def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set[int]) -> None:
+    """Raises CannotReuse unless values like ``values`` can be made without running the body."""
+    taken = set(outside)
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a size that the body computes")
+        storages = value_storages(value)
+        if taken.intersection(storages):
+            raise CannotReuse(ReuseMissReason.RESULT_SHARES_MEMORY)
+        taken.update(storages)
+        try:
+            tensor_key(value)
+        except Unkeyable as e:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, str(e)) from None
+        with tx.fake_mode:
+            if value.is_conj() or value.is_neg() or _metadata(value_like(value)) != _metadata(value):
+                raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor of unusual layout")

@@ -1,0 +1,380 @@
+"""Reuse of a traced region: saves what a trace depended on, and finds the entry that a new call may reuse.
+
+``save`` turns a traced call into an entry, or says why it cannot.  ``find`` checks the entries with
+the same fingerprint (region_arguments.py) one by one: what stands behind the new arguments must
+pass every guard and be shaped and shared like what stood behind the old ones, and nothing that the
+traced call met may be changed in this frame.  See Note [A read set is everything behind the
+arguments] in region_reads.py for why that is complete.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch.fx
+from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
+
+import torch
+from torch._dynamo import guards as dynamo_guards
+from torch._dynamo.region_arguments import Arguments, CannotReuse
+from torch._dynamo.region_boundary import value_storages
+from torch._dynamo.region_calls import RegionCall
+from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
+from torch._dynamo.region_outcomes import ReuseMissReason
+from torch._dynamo.region_reads import Observer, pending
+from torch._dynamo.region_results import RecipeWriter
+from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, root_of
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+Node = torch.fx.Node
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_forward_hooks_always_called",
+)
+# What a guard's maker may be bound to and still mean the same for another source.
+_PLAIN = (str, int, bool, type(None), type, Source)
+
+
+class Input(NamedTuple):
+    """Where an operand of a body comes from: one of the fields is set."""
+
+    leaf: int | None = None
+    source: Source | None = None
+    symbol: Any = None
+    # Key of the value's metadata; None for symbols.
+    key: Hashable = None
+
+
+class Match(NamedTuple):
+    """An entry that a call may reuse, and what the check has found for it."""
+
+    entry: InvokeSubgraphReuseEntry
+    fates: Fates
+    operands: list[Any]  # proxies
+
+
+def save(
+    tx: InstructionTranslatorBase,
+    arguments: Arguments,
+    observer: Observer,
+    call: RegionCall,
+    result: VariableTracker,
+) -> InvokeSubgraphReuseEntry:
+    """The entry of a call that was just traced.
+
+    Raises CannotReuse when no later call may be stamped out of it.
+    """
+    _check_effects(tx, arguments, observer)
+    if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
+        raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
+    writer = RecipeWriter(tx, arguments, call.nodes)
+    recipe = writer.write_result(result)
+    inputs = _inputs(arguments, call.operands)
+    condition = _condition(tx, arguments, observer)
+    return InvokeSubgraphReuseEntry(call, condition, inputs, writer.results, recipe)
+
+
+def _check_effects(tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer) -> None:
+    given = {id(leaf.tracker) for leaf in arguments.leaves}
+    for tracker in observer.changed:
+        existed = tracker.source is not None or id(tracker) in given or _existing(tracker)
+        if existed:
+            raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(tracker).__name__}")
+    if observer.has_other_effects:
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, "a hook, a random number or a message")
+    made = observer.made_since()
+    if old := next((t for t in observer.read_pending if id(t) not in made), None):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(old))
+    if old := pending(tx, observer.met()):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(old))
+
+
+def _existing(tracker: VariableTracker) -> bool:
+    return tracker.mutation_type is not None and tracker.mutation_type.scope == 0
+
+
+def _name(tracker: VariableTracker) -> str:
+    return tracker.source.name if tracker.source is not None else type(tracker).__name__
+
+
+def _value_key(value: Any) -> Hashable:
+    try:
+        return tensor_key(value)
+    except Unkeyable as e:
+        raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
+
+
+def _inputs(arguments: Arguments, operands: list[Node]) -> list[Input]:
+    """Where each of a call's operands comes from."""
+    given = {}
+    for i, leaf in enumerate(arguments.leaves):
+        proxy = getattr(leaf.tracker.unwrap(), "proxy", None)
+        if isinstance(proxy, torch.fx.Proxy):
+            given.setdefault(proxy.node, i)
+    return [_input(node, given) for node in operands]
+
+
+def _input(node: Node, given: dict[Node, int]) -> Input:
+    value = node.meta.get("example_value")
+    if node in given:
+        return Input(leaf=given[node], key=_value_key(value) if isinstance(value, torch.Tensor) else None)
+    if isinstance(value, torch.SymInt):
+        try:
+            symbol_key(value)
+        except Unkeyable as e:
+            raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
+        return Input(symbol=value.node.expr)
+    graph_argument = node.meta.get("grapharg")
+    if graph_argument is None or graph_argument.source is None or not isinstance(value, torch.Tensor):
+        raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is used")
+    return Input(source=graph_argument.source, key=_value_key(value))
+
+
+def _condition(tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer) -> InvokeSubgraphReuseCondition:
+    leaf_sources = [leaf.sources for leaf in arguments.leaves]
+    roots = {s for sources in leaf_sources for s in sources}
+    for leaf in arguments.leaves:
+        source = leaf.tracker.unwrap().source
+        behind_it = source is not None and any(root_of(s, (source,)) for s in leaf.sources)
+        if source is not None and not behind_it:
+            # Sources behind it begin with one that the fingerprint of another call does not show.
+            raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")
+    resolve = Resolver(tx)
+    known = tx.output.guards.source_to_guards
+    behind = dict.fromkeys(s for s in known if known[s] and root_of(s, roots))
+    guards = [_guard(guard, resolve) for s in behind for guard in known[s]]
+    met = {s for s in observer.sources if root_of(s, roots)} | set(behind)
+    objects, distinct, same = _objects(tx, met, resolve)
+    return InvokeSubgraphReuseCondition(
+        leaf_sources, [g for g in guards if g is not None], objects, distinct, same, observer.met()
+    )
+
+
+def _guard(guard: Any, resolve: Resolver) -> tuple[Any, Any, Any, Any] | None:
+    kind = guard.create_fn_name()
+    if kind in ("TENSOR_MATCH", "DUPLICATE_INPUT"):
+        return None  # made again where the tensor is; compared as identity, for all objects
+    check = dynamo_guards.GUARD_VALUE_DISPATCH.get(kind)
+    if check is dynamo_guards.SKIP_GUARD:
+        return None  # about the global state, not about the source
+    source = guard.originating_source
+    bound = guard.create_fn.keywords.values() if isinstance(guard.create_fn, functools.partial) else ()
+    if not isinstance(check, dynamo_guards.GuardCheckSpec) or not all(isinstance(v, _PLAIN) for v in bound):
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}")
+    try:
+        value = resolve(source)
+        return source, check, (check.get_metadata_fn(guard, value), _exact(value)), guard.create_fn
+    except Exception as e:
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}: {e}") from None
+
+
+def _exact(value: Any) -> Hashable:
+    """Key of a plain constant, by type and bits; None for anything else."""
+    if type(value) in (bool, int, float, complex, str, bytes, type(None)):
+        return constant_key(value)
+    return None
+
+
+def _objects(
+    tx: InstructionTranslatorBase, met: set[Source], resolve: Resolver
+) -> tuple[list[Any], list[Source], list[tuple[Source, Source]]]:
+    """What objects at ``met`` look like, which are different ones, and which are one."""
+    objects: list[Any] = []
+    first: dict[int, Source] = {}
+    same: list[tuple[Source, Source]] = []
+    trackers = tx.output.side_effects.id_to_variable
+    for source in sorted(met, key=lambda s: s.name):
+        try:
+            value = resolve(source)
+        except Exception:
+            continue  # nothing there, or nothing that stands still: a guard says so, if it mattered
+        if isinstance(value, torch.nn.Module) or type(value).__module__ != "builtins":
+            objects.append((source, appearance(value)))
+        if not has_identity(value):
+            continue
+        owner = trackers.get(id(value))
+        if owner is not None and owner.source is not None and owner.source.name != source.name:
+            same.append((source, owner.source))
+        elif (one := first.setdefault(id(value), source)).name != source.name:
+            same.append((source, one))
+    return objects, list(first.values()), same
+
+
+def appearance(value: Any) -> Hashable:
+    """What tracing may see of an object without a guard: class, own attributes, hooks, parameters that are None."""
+    own = getattr(value, "__dict__", None)
+    names = tuple(sorted(own)) if own is not None and not isinstance(value, type) else None
+    if not isinstance(value, torch.nn.Module):
+        return type(value), names
+    hooks = tuple(tuple(map(id, getattr(value, name, {}).values())) for name in _HOOKS)
+    parts = (value._parameters, value._buffers, value._modules)
+    return type(value), names, hooks, tuple(tuple((k, v is None) for k, v in part.items()) for part in parts)
+
+
+def find(
+    tx: InstructionTranslatorBase, arguments: Arguments, entries: list[InvokeSubgraphReuseEntry]
+) -> Match | CannotReuse:
+    """The first of ``entries`` that the call may reuse, else why the last one may not be."""
+    resolve = Resolver(tx)
+    why = CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER)
+    for entry in entries:
+        try:
+            fates = Fates(_transport(arguments, entry.condition), resolve)
+            _check(tx, entry.condition, fates)
+            return Match(entry, fates, _operands(tx, arguments, entry, fates))
+        except CannotReuse as e:
+            why = e
+    return why
+
+
+def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
+    if changed := pending(tx, condition.met):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
+    for source, check, (expected, exact), _ in condition.guards:
+        if _differs(fates, source):
+            new = fates.transport(source)
+            value = fates.resolve(new)
+            if not check.eval_fn(value, expected) or _exact(value) != exact:
+                raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{new.name} is {value!r:.80}, not {expected!r:.80}")
+    for source, looks in condition.objects:
+        if _differs(fates, source) and appearance(fates.resolve(fates.transport(source))) != looks:
+            raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, fates.transport(source).name)
+    _check_identities(condition, fates)
+    trackers = tx.output.side_effects.id_to_variable
+    for source in (*condition.distinct, *(one for one, _ in condition.same)):
+        tracker = trackers.get(id(fates.resolve(fates.transport(source))))
+        if tracker is not None and pending(tx, [tracker]):
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, fates.transport(source).name)
+
+
+def _differs(fates: Fates, source: Source) -> bool:
+    """Whether there may be something else at ``source`` in this call."""
+    try:
+        return fates(source) is Fate.OWN
+    except Exception as e:
+        raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fates.transport(source).name}: {e}") from None
+
+
+def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tuple[Source, Any]]:
+    """The guards that tracing the call would install: source and maker of each."""
+    fates, condition = match.fates, match.entry.condition
+    trackers = tx.output.side_effects.id_to_variable
+    found = []
+    for source, _, _, make in condition.guards:
+        fate, new = fates(source), fates.transport(source)
+        if fate is Fate.OWN:
+            found.append((new, make))
+        elif fate is Fate.SHARED:
+            known = trackers.get(id(fates.resolve(new)))
+            if known is not None:
+                make = dynamo_guards.make_dupe_guard(new, known.source)
+            if make is not None:
+                found.append((new, make))
+    for one, other in condition.same:
+        new = fates.transport(one)
+        if (
+            fates(one) in (Fate.OWN, Fate.SHARED)
+            and (make := dynamo_guards.make_dupe_guard(new, fates.transport(other))) is not None
+        ):
+            found.append((new, make))
+    return found
+
+
+def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) -> Transport:
+    roots: dict[Source, Source] = {}
+    for olds, leaf in zip(condition.leaf_sources, arguments.leaves, strict=True):
+        for i, old in enumerate(olds):
+            if i < len(leaf.sources):
+                new = leaf.sources[i]
+            elif any(s != old and root_of(s, (old,)) for s in _behind(condition)):
+                raise CannotReuse(ReuseMissReason.NO_SOURCE, old.name)
+            else:
+                continue  # all that is known of the old argument is in the fingerprint
+            if roots.setdefault(old, new) != new:
+                raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, old.name)
+    return Transport({old: new for old, new in roots.items() if old != new})
+
+
+def _behind(condition: InvokeSubgraphReuseCondition) -> list[Source]:
+    return [g[0] for g in condition.guards] + [o[0] for o in condition.objects] + condition.distinct
+
+
+def _at(resolve: Resolver, source: Source) -> Any:
+    try:
+        return resolve(source)
+    except Exception as e:
+        raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{source.name}: {e}") from None
+
+
+def _check_identities(condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
+    seen: dict[int, Source] = {}
+    for source in condition.distinct:
+        new = fates.transport(source)
+        if seen.setdefault(id(_at(fates.resolve, new)), new) is not new:
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, new.name)
+    for pair in condition.same:
+        one, other = map(fates.transport, pair)
+        if _at(fates.resolve, one) is not _at(fates.resolve, other):
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, f"{one.name} and {other.name}")
+
+
+def _operands(
+    tx: InstructionTranslatorBase,
+    arguments: Arguments,
+    entry: InvokeSubgraphReuseEntry,
+    fates: Fates,
+) -> list[Any]:
+    """Proxies of what the body takes, for this call.  Builds the trackers that tracing it would build."""
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    proxies = []
+    for origin in entry.inputs:
+        if origin.symbol is not None:
+            proxies.append(_symbol(tx, origin.symbol))
+            continue
+        if origin.leaf is not None:
+            tracker = arguments.leaves[origin.leaf].tracker.realize()
+        else:
+            source = fates.transport(origin.source)
+            tracker = VariableBuilder(tx, source)(_at(fates.resolve, source))
+        proxy = tracker.as_proxy() if tracker.is_tensor() or origin.key is None else None
+        if proxy is None or (origin.key is not None and _value_key(proxy.node.meta["example_value"]) != origin.key):
+            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, _name(tracker))
+        proxies.append(proxy)
+    if _sharing(entry.call.operands) != _sharing([p.node for p in proxies]):
+        raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, "operands of the body")
+    return proxies
+
+
+def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
+    bound = tx.output.current_tracer.bound_symbols
+    if expression not in bound:
+        raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, str(expression))
+    proxy = bound[expression]
+    if not isinstance(proxy, torch.fx.Proxy):  # made on first use
+        proxy = bound[expression] = proxy()
+    return proxy
+
+
+def _sharing(nodes: list[Node]) -> Hashable:
+    """Which of the values are one, and which share a storage."""
+    number: dict[Any, int] = {}
+    return tuple(
+        (
+            number.setdefault(node, len(number)),
+            tuple(number.setdefault(s, len(number)) for s in value_storages(node.meta.get("example_value"))),
+        )
+        for node in nodes
+    )

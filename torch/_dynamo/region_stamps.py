@@ -1,0 +1,319 @@
+"""Stamps out calls of a traced region, and puts the operators back where a call cannot stay.
+
+A stamp is one ``invoke_subgraph`` node with a getitem for each value that the call's result is made
+of.  While the frame is traced it names no body: the body is what becomes of the traced call's
+operators at the end of the frame (region_cutting.py).  If they become several bodies, or none, the
+stamp becomes the same sequence of calls and operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+from torch._guards import Guard, Source, TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
+
+import torch
+from torch._dynamo.region_arguments import Arguments
+from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.region_outlining import call_meta
+from torch._dynamo.region_results import Maker, value_like
+from torch._dynamo.region_reuse import Match, transported_guards
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.graph_region_tracker import GraphRegionTracker
+    from torch._dynamo.region_calls import RegionCall
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+Node = torch.fx.Node
+
+
+@dataclasses.dataclass
+class Stamp:
+    """A call that was stamped out of a traced one."""
+
+    node: Node
+    # node of the traced call -> the getitem that stands for it
+    results: dict[Node, Node]
+    # The call that was being traced when this one was stamped out, if any.
+    outer: RegionCall | None
+
+    @property
+    def operands(self) -> list[Node]:
+        """Values of the frame that stand for those that the traced call takes, in the same order."""
+        return list(self.node.args[2:])  # type: ignore[arg-type]
+
+
+def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match) -> VariableTracker:
+    """Emits a call of the traced region that ``match`` found; returns the call's result."""
+    entry = match.entry
+    target = torch.ops.higher_order.invoke_subgraph
+    call = tx.output.create_proxy("call_function", target, (None, entry.call.function, *match.operands), {})
+    values = [entry.call.nodes[place].meta["example_value"] for place in entry.results]
+    with tx.fake_mode:
+        fresh = [value_like(value) for value in values]
+    call.node.meta["example_value"] = tuple(fresh)
+    stamp = Stamp(call.node, {}, tx.output.region_tracker.calls.open)
+    trackers = {}
+    for k, place in enumerate(entry.results):
+        trackers[place] = _result(tx, call, k, fresh[k])
+        stamp.results[entry.call.nodes[place]] = trackers[place].as_proxy().node
+    entry.call.stamps.append(stamp)
+    _install_guards(tx, match)
+
+    def found(source: Source) -> VariableTracker:
+        from torch._dynamo.variables.base import VariableTracker
+
+        new = match.fates.transport(source)
+        return VariableTracker.build(tx, match.fates.resolve(new), new)
+
+    maker = Maker(tx, trackers.__getitem__, lambda leaf: arguments.leaves[leaf].tracker, found)
+    return entry.recipe(maker)
+
+
+def _result(tx: InstructionTranslatorBase, call: Any, index: int, value: torch.Tensor) -> VariableTracker:
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    proxy = tx.output.create_proxy("call_function", operator.getitem, (call, index), {})
+    return wrap_fx_proxy(tx, proxy, example_value=value)
+
+
+def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
+    """Installs the guards that tracing the call would have installed."""
+    guards = transported_guards(tx, match)
+    # One stack for all: walking it costs more than a guard does.
+    user_stack = TracingContext.extract_stack() if guards else None
+    for source, make in guards:
+        guard = Guard(source, make)
+        guard.user_stack = user_stack
+        tx.output.guards.add(guard, collect_debug_stack=False)
+
+
+def wanted_by_stamps(call: RegionCall) -> set[Node]:
+    """Nodes of a traced call whose values its stamps' results are used for."""
+    return {node for stamp in call.stamps for node, result in stamp.results.items() if result.users}
+
+
+def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: list[RegionCall]) -> list[RegionCall]:
+    """Puts back the stamps that cannot share a body with the traced call; returns the calls that came of it.
+
+    A body returns the same values from every call, and each of them that requires grad must reach
+    the backward (see Note [What may cross the boundary], 4). So stamps of which other results are
+    used become calls of their own, the first of each kind with the others as its stamps. So do stamps
+    inside a traced call: a body's own inner calls are cut out of it like any other.
+    """
+    stamped = [(call, stamp) for call in _with_inner(calls) for stamp in call.stamps]
+    if not stamped:
+        return []
+    # In program order: what is inside a traced call comes before the stamps of that call.
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    top = set(map(id, calls))
+    made = []
+    for call, stamp in sorted(stamped, key=lambda pair: place[pair[1].node]):
+        if stamp.outer is not None:
+            _into_outer(tracker, graph, call, stamp)
+        elif id(call) not in top:
+            call.stamps.remove(stamp)
+            made.append(_as_call(tracker, graph, call, stamp))
+    view = GraphView(graph, tracker.written_operands)
+    for call in calls:
+        own = _live(view, {n: n for n in call.nodes if not n._erased and not set(call.nodes).issuperset(n.users)})
+        kinds: dict[frozenset[Node] | None, list[Stamp]] = {}
+        for stamp in call.stamps:
+            kinds.setdefault(_live(view, stamp.results), []).append(stamp)
+        call.stamps = kinds.pop(own, []) if own is not None else []
+        for live, stamps in kinds.items():
+            while stamps:
+                new = _as_call(tracker, graph, call, stamps.pop(0))
+                made.append(new)
+                if live is not None:
+                    new.stamps, stamps = [_of(new, call, stamp) for stamp in stamps], []
+    return made
+
+
+def _live(view: GraphView, results: dict[Node, Node]) -> frozenset[Node] | None:
+    """The keys of ``results`` whose values are used; None when one is used, but not for its gradient."""
+    used = {node: view.position[result] for node, result in results.items() if result.users}
+    if any(p >= 0 and view.needs_grad[p] and not view.reaches_backward[p] for p in used.values()):
+        return None
+    return frozenset(used)
+
+
+def _with_inner(calls: Iterable[RegionCall]) -> list[RegionCall]:
+    found = []
+    for call in calls:
+        found += [call, *_with_inner(call.inner)]
+    return found
+
+
+def _into_outer(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCall, stamp: Stamp) -> None:
+    """Makes a stamp inside a traced call an inner call of that one."""
+    call.stamps.remove(stamp)
+    results = dict(stamp.results)
+    outer = stamp.outer
+    new = _as_call(tracker, graph, call, stamp, results)
+    gone = {stamp.node, *stamp.results.values()}
+    becomes = {result: results[node] for node, result in stamp.results.items()}
+    if outer is not None:
+        outer.inner.append(new)
+    while outer is not None:
+        outer.nodes = _replaced(outer.nodes, stamp.node, gone, new.nodes)
+        for other in outer.stamps:
+            other.results = {becomes.get(node, node): result for node, result in other.results.items()}
+        outer = outer.outer
+
+
+def _replaced(nodes: list[Node], at: Node, gone: set[Node], new: list[Node]) -> list[Node]:
+    found: list[Node] = []
+    for node in nodes:
+        if node is at:
+            found += new
+        elif node not in gone:
+            found.append(node)
+    return found
+
+
+def _as_call(
+    tracker: GraphRegionTracker,
+    graph: torch.fx.Graph,
+    call: RegionCall,
+    stamp: Stamp,
+    becomes: dict[Node, Node] | None = None,
+) -> RegionCall:
+    """Puts a stamp back as a call of its own; ``becomes`` is given the nodes that stand for the call's."""
+    stands_for = put_back(graph, tracker, call, stamp)
+    if becomes is not None:
+        becomes.update(stands_for)
+    new = dataclasses.replace(call, inner=[], stamps=[], ended=True, outer=stamp.outer)
+    new.nodes = [stands_for[n] for n in call.nodes if n in stands_for]
+    new.came_from = stands_for
+    return new
+
+
+def _of(new: RegionCall, call: RegionCall, stamp: Stamp) -> Stamp:
+    """A stamp of ``call`` as one of ``new``, which was a stamp of ``call`` itself."""
+    results = {new.came_from[node]: result for node, result in stamp.results.items()}
+    return dataclasses.replace(stamp, results=results)
+
+
+def put_back_all(graph: torch.fx.Graph, calls: list[RegionCall]) -> None:
+    """Puts every stamp of ``calls`` back as operators."""
+    for call in _with_inner(calls):
+        for stamp in call.stamps:
+            put_back(graph, None, call, stamp)
+        call.stamps.clear()
+
+
+def put_back(
+    graph: torch.fx.Graph, tracker: GraphRegionTracker | None, call: RegionCall, stamp: Stamp
+) -> dict[Node, Node]:
+    """Replaces a stamp by copies of the traced call's operators; returns which stands for which."""
+    return Replacement(call, {}, tracker).put(graph, stamp)
+
+
+class Replacement:
+    """What becomes of the stamps of one traced call: calls of the bodies it was cut into, and copies."""
+
+    def __init__(self, call: RegionCall, pieces: dict[Node, CalledPiece], tracker: GraphRegionTracker | None) -> None:
+        """``pieces``: first node of each run that has a body -> how to call it; other operators are copied."""
+        self.tracker = tracker
+        # Read now: what stood for a stamp's result when the call was traced is another node by now.
+        self.operands = call.operands
+        self.steps: list[Node | CalledPiece] = []
+        covered: set[Node] = set()
+        for node in call.nodes:
+            if piece := pieces.get(node):
+                covered.update(piece.region)
+                self.steps.append(piece)
+            elif node not in covered and not node._erased:
+                self.steps.append(node)
+
+    def put(self, graph: torch.fx.Graph, stamp: Stamp) -> dict[Node, Node]:
+        """Replaces ``stamp``; returns which node stands for which of the traced call's.
+
+        Example values are made anew, so that values of two calls share no memory.
+        """
+        stands_for: dict[Node, Node] = dict(zip(self.operands, stamp.operands, strict=True))
+        values = _Values(stands_for)
+        with graph.inserting_before(stamp.node):
+            for step in self.steps:
+                if isinstance(step, CalledPiece):
+                    stands_for.update(step.call(graph, stands_for, values))
+                else:
+                    stands_for[step] = self._copy(graph, step, stands_for, values)
+        for node, result in stamp.results.items():
+            if result.users:
+                result.replace_all_uses_with(stands_for[node])
+            graph.erase_node(result)
+        graph.erase_node(stamp.node)
+        return stands_for
+
+    def _copy(self, graph: torch.fx.Graph, node: Node, stands_for: dict[Node, Node], values: _Values) -> Node:
+        copy = graph.node_copy(node, stands_for.__getitem__)
+        if "example_value" in node.meta:
+            copy.meta["example_value"] = values.like(node.meta["example_value"])
+        if self.tracker is not None:
+            self.tracker.copy_track(node, copy)
+        return copy
+
+
+@dataclasses.dataclass
+class CalledPiece:
+    """A run of a traced call's operators that has a body, and how another call of the body is made."""
+
+    region: list[Node]
+    inputs: list[Node]
+    places: list[int]
+    name: str
+    options: Any
+
+    def call(self, graph: torch.fx.Graph, stands_for: dict[Node, Node], values: _Values) -> dict[Node, Node]:
+        """Emits a call where ``graph`` inserts; returns what stands for the run's results."""
+        operands = [stands_for[node] for node in self.inputs]
+        target = torch.ops.higher_order.invoke_subgraph
+        call = graph.call_function(target, (graph.get_attr(self.name), self.name, *operands))
+        call.meta = call_meta(self.region[-1], self.options)
+        results = {}
+        for k, place in enumerate(self.places):
+            node = self.region[place]
+            results[node] = outer = graph.call_function(operator.getitem, (call, k))
+            outer.meta = {**node.meta, "example_value": values.like(node.meta["example_value"])}
+        call.meta["example_value"] = tuple(r.meta["example_value"] for r in results.values())
+        return results
+
+
+class _Values:
+    """Makes example values of a call out of those of another: same metadata, same sharing, other memory."""
+
+    def __init__(self, stands_for: dict[Node, Node]) -> None:
+        # storage in the traced call -> the one that stands for it
+        self._storages: dict[int, Any] = {}
+        for node, other in stands_for.items():
+            one, two = node.meta.get("example_value"), other.meta.get("example_value")
+            if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+                self._storages[one.untyped_storage()._cdata] = two.untyped_storage()
+
+    def like(self, value: Any) -> Any:
+        return tree_map_only(FakeTensor, self._tensor, value)
+
+    def _tensor(self, value: FakeTensor) -> torch.Tensor:
+        try:
+            with value.fake_mode, torch.no_grad():
+                old = value.untyped_storage()
+                if old._cdata not in self._storages:
+                    whole = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+                    self._storages[old._cdata] = whole.untyped_storage()
+                made = torch.empty(0, dtype=value.dtype, device=value.device)
+                made.set_(self._storages[old._cdata], value.storage_offset(), value.shape, value.stride())
+            return made.requires_grad_(value.requires_grad)
+        except Exception:
+            # An unusual tensor: seen as sharing memory with the other call's, it is left outside.
+            return value

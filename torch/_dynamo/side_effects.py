@@ -1,0 +1,26 @@
+"""Overlay of torch._dynamo.side_effects: the calls of regions hear of changes and of reads of what was changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_regions.overlay import replaces, stock
+
+
+def _observers(side_effects: Any) -> list[Any]:
+    output_graph = side_effects.output_graph_weakref()
+    return output_graph.region_tracker.calls.observers if output_graph is not None else []
+
+
+@replaces("SideEffects.check_allowed_side_effect")
+def check_allowed_side_effect(self: Any, item: Any) -> bool:
+    for observer in _observers(self):
+        observer.changed.append(item)
+    return stock("torch._dynamo.side_effects:SideEffects.check_allowed_side_effect")(self, item)
+
+
+@replaces("SideEffects.load_attr")
+def load_attr(self: Any, item: Any, name: str, deleted_ok: bool = False, check: bool = False) -> Any:
+    for observer in _observers(self):
+        observer.read_pending.append(item)
+    return stock("torch._dynamo.side_effects:SideEffects.load_attr")(self, item, name, deleted_ok, check)
