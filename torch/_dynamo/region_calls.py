@@ -127,13 +127,15 @@ def _why_it_left(error: Exception) -> RegionInlineReason:
 
 
 def _recorded_since(graph: torch.fx.Graph, before: Node) -> list[Node] | None:
-    """Nodes behind ``before``, in order; None when ``before`` has been erased."""
+    """Nodes behind ``before``, in order, but for inputs of the graph; None when ``before`` has been erased."""
     nodes: list[Node] = []
     node = graph._root.prev
     while node is not before:
         if node is graph._root:
             return None
-        nodes.append(node)
+        # When nothing else has been recorded, new inputs stand behind ``before`` too.
+        if node.op != "placeholder":
+            nodes.append(node)
         node = node.prev
     nodes.reverse()
     return nodes

@@ -21,7 +21,7 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_calls import RegionCall
-from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
+from torch._dynamo.region_identity import Unkeyable, constant_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, pending
 from torch._dynamo.region_results import RecipeWriter
@@ -53,7 +53,7 @@ class Input(NamedTuple):
     leaf: int | None = None
     source: Source | None = None
     symbol: Any = None
-    # Key of the value's metadata; None for symbols.
+    # Key of the value's metadata.
     key: Hashable = None
 
 
@@ -81,7 +81,7 @@ def save(
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
     writer = RecipeWriter(tx, arguments, call.nodes)
     recipe = writer.write_result(result)
-    inputs = _inputs(arguments, call.operands)
+    inputs = _inputs(tx, arguments, call.operands)
     condition = _condition(tx, arguments, observer)
     return InvokeSubgraphReuseEntry(call, condition, inputs, writer.results, recipe)
 
@@ -111,31 +111,30 @@ def _name(tracker: VariableTracker) -> str:
 
 def _value_key(value: Any) -> Hashable:
     try:
-        return tensor_key(value)
+        return tensor_key(value) if isinstance(value, torch.Tensor) else constant_key(value)
     except Unkeyable as e:
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
 
 
-def _inputs(arguments: Arguments, operands: list[Node]) -> list[Input]:
+def _inputs(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[Node]) -> list[Input]:
     """Where each of a call's operands comes from."""
     given = {}
     for i, leaf in enumerate(arguments.leaves):
         proxy = getattr(leaf.tracker.unwrap(), "proxy", None)
         if isinstance(proxy, torch.fx.Proxy):
             given.setdefault(proxy.node, i)
-    return [_input(node, given) for node in operands]
+    return [_input(tx, node, given) for node in operands]
 
 
-def _input(node: Node, given: dict[Node, int]) -> Input:
+def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) -> Input:
     value = node.meta.get("example_value")
     if node in given:
-        return Input(leaf=given[node], key=_value_key(value) if isinstance(value, torch.Tensor) else None)
+        return Input(leaf=given[node], key=_value_key(value))
     if isinstance(value, torch.SymInt):
-        try:
-            symbol_key(value)
-        except Unkeyable as e:
-            raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
-        return Input(symbol=value.node.expr)
+        # Equal expressions are one value, and the frame has it where it is bound.
+        bound = tx.output.current_tracer.bound_symbols.get(value.node.expr)
+        if isinstance(bound, torch.fx.Proxy) and bound.node is node:
+            return Input(symbol=value.node.expr)
     graph_argument = node.meta.get("grapharg")
     if graph_argument is None or graph_argument.source is None or not isinstance(value, torch.Tensor):
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is used")
@@ -349,8 +348,8 @@ def _operands(
         else:
             source = fates.transport(origin.source)
             tracker = VariableBuilder(tx, source)(_at(fates.resolve, source))
-        proxy = tracker.as_proxy() if tracker.is_tensor() or origin.key is None else None
-        if proxy is None or (origin.key is not None and _value_key(proxy.node.meta["example_value"]) != origin.key):
+        proxy = tracker.as_proxy()
+        if not isinstance(proxy, torch.fx.Proxy) or _value_key(proxy.node.meta.get("example_value")) != origin.key:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, _name(tracker))
         proxies.append(proxy)
     if _sharing(entry.call.operands) != _sharing([p.node for p in proxies]):
@@ -359,13 +358,10 @@ def _operands(
 
 
 def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
-    bound = tx.output.current_tracer.bound_symbols
-    if expression not in bound:
+    bound = tx.output.current_tracer.bound_symbols.get(expression)
+    if not isinstance(bound, torch.fx.Proxy):
         raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, str(expression))
-    proxy = bound[expression]
-    if not isinstance(proxy, torch.fx.Proxy):  # made on first use
-        proxy = bound[expression] = proxy()
-    return proxy
+    return bound
 
 
 def _sharing(nodes: list[Node]) -> Hashable:
