@@ -17,7 +17,6 @@ from torch._dynamo.region_transport import Fate
 
 if TYPE_CHECKING:
     from torch._dynamo.region_arguments import CannotReuse
-    from torch._dynamo.region_calls import RegionCall
     from torch._dynamo.region_reuse import Match
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import InvokeSubgraphReuseEntry
@@ -39,7 +38,9 @@ def verify(
     name = match.entry.call.function
     if traced is None:
         raise RegionReuseError(f"{name}: a call that an entry was found for cannot be reused itself: {refused}")
-    _same(f"{name}: operators", _operators(match.entry.call), _operators(traced.call))
+    modules = tx.output.nn_modules
+    old, new = (_operators(c.nodes, c.operands, modules) for c in (match.entry.call, traced.call))
+    _same(f"{name}: operators", old, new)
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
     _same(f"{name}: operands", [p.node.name for p in match.operands], [n.name for n in traced.call.operands])
     unchanged = [(s, make) for s, _, _, make in match.entry.condition.guards if match.fates(s) is Fate.UNCHANGED]
@@ -62,16 +63,20 @@ def _same(what: str, foretold: list[str], found: list[str]) -> None:
         raise RegionReuseError(f"{what} differ from what the reused call would have had:\n{diff}")
 
 
-def _operators(call: RegionCall) -> list[str]:
+def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], modules: Any) -> list[str]:
     """One line an operator: what it is and how it is wired, without names."""
-    number: dict[torch.fx.Node, str] = {node: f"in{i}" for i, node in enumerate(call.operands)}
+    number: dict[torch.fx.Node, str] = {node: f"in{i}" for i, node in enumerate(operands)}
     identity = NodeIdentity()
     lines = []
-    for i, node in enumerate(call.nodes):
+    for i, node in enumerate(nodes):
         number[node] = f"v{i}"
         wiring = [number[o] for o in node.all_input_nodes]
+        module = modules.get(node.target) if node.op == "get_attr" else None
         try:
-            key: Any = identity.key(node, None)
+            if isinstance(module, torch.fx.GraphModule):
+                key: Any = _operators(list(module.graph.nodes), [], modules)
+            else:
+                key = identity.key(node, None)
         except Unkeyable as e:
             key = (node.op, str(node.target), str(e))
         lines.append(f"v{i} = {key} {wiring}")
