@@ -95,11 +95,11 @@ class _Cutter:
         self.outliner = Outliner(output_graph)
         # key of a node -> its integer, for all graphs of the frame.
         self.numbers: dict[Hashable, int] = {}
-        # what a body is, with the places that it returns -> its name.
+        # what a body is, with the places that it returns and how deep it is called -> its name.
         self.names: dict[Hashable, str] = {}
 
-    def cut(self, graph: torch.fx.Graph, calls: Iterable[RegionCall]) -> None:
-        """Cuts ``calls`` out of ``graph``."""
+    def cut(self, graph: torch.fx.Graph, calls: Iterable[RegionCall], depth: int = 0) -> None:
+        """Cuts ``calls`` out of ``graph``, which is a body inside so many others."""
         here = []
         for call in calls:
             if call.graph is graph:
@@ -119,7 +119,7 @@ class _Cutter:
                 return
             kept: dict[int, list[int]] = defaultdict(list)
             for piece in pieces:
-                self._outline(graph, piece)
+                self._outline(graph, piece, depth)
                 for call in piece.calls:
                     kept[id(call)].append(len(piece.regions[0]))
             for call in here:
@@ -131,17 +131,19 @@ class _Cutter:
                 call.end(Outcome.INLINED, reason)
             here = [inner for call, _ in flat for inner in call.inner]
 
-    def _outline(self, graph: torch.fx.Graph, piece: _Piece) -> None:
+    def _outline(self, graph: torch.fx.Graph, piece: _Piece, depth: int) -> None:
         places = used_outside(piece.regions)
         options = piece.calls[0].options
-        meaning = (piece.meaning, tuple(places))
+        # AOTAutograd finds no body that a graph calls both itself and from inside another body.
+        meaning = (piece.meaning, tuple(places), depth)
         name = self.names.get(meaning)
         body, copies = make_body(piece.regions[0], places)
         self.outliner.check(graph, piece.regions, places, body)
         if name is None:
             for node in piece.regions[0]:
                 self.tracker.copy_track(node, copies[node])
-            self.cut(body, [_inside(inner, piece.calls[0], body, copies) for inner in piece.calls[0].inner])
+            inside = [_inside(inner, piece.calls[0], body, copies) for inner in piece.calls[0].inner]
+            self.cut(body, inside, depth + 1)
             name = self.names[meaning] = self.outliner.install(body, options)
         self.outliner.replace(graph, piece.regions, places, name, options)
 
