@@ -375,8 +375,10 @@ def run(program: Program, backend: str, marked: bool) -> dict[str, Any]:
 
 
 def _of_exception(error: BaseException) -> tuple[str, str]:
-    """Type and message; not the places in torch's own files and the dump of a graph that follow it."""
-    message = str(error).split("from user code")[0].split("While executing")[0]
+    """Type and message; not the stacks and the dump of a graph that follow it, in which the mark's closure shows."""
+    message = str(error)
+    for rest in ("from user code", "While executing", "Developer debug context"):
+        message = message.split(rest)[0]
     return type(error).__name__, re.sub("0x[0-9a-f]+", "0x", message).strip()
 
 

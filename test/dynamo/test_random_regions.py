@@ -20,7 +20,7 @@ def test_marks_change_nothing_of_random_programs(part):
 
     @seed(int(os.environ.get("REGIONS_SEED", "0")) * 4 + part)
     @settings(
-        max_examples=int(os.environ.get("REGIONS_EXAMPLES", "32")) // 4,
+        max_examples=int(os.environ.get("REGIONS_EXAMPLES", "24")) // 4,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
