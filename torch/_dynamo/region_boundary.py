@@ -278,7 +278,16 @@ class GraphView:
 
     def _is_returned_view(self, position: int) -> bool:
         own = self._returned.intersection(self.storages[position])
-        return any(not own.isdisjoint(self.storages_at(operand)) for operand in self.operands[position])
+        sources = list(self.operands[position])
+        while sources:
+            operand = sources.pop()
+            if own.isdisjoint(self.storages_at(operand)):
+                continue
+            if operand < 0 or isinstance(self.node_at(operand).meta.get("example_value"), torch.Tensor):
+                return True
+            # A tuple holds what its operator made: new tensors, or views of the operator's operands.
+            sources += self.operands[operand]
+        return False
 
     def touched(self, position: int) -> set[int]:
         """Storages of the value and of the operands of the node at ``position``."""

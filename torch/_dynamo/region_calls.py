@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
-from torch._dynamo.exc import ObservedException, Unsupported
+from torch._dynamo.exc import ObservedException, RestartAnalysis, TorchRuntimeError, Unsupported
 
 from torch._dynamo import config, region_options  # noqa: F401  the options are added by the import
 from torch._dynamo.region_outcomes import CallOutcome, Outcome, RegionInlineReason, record
@@ -104,6 +104,8 @@ class RegionCalls:
             # Per node, the tracker notes the global state that it was recorded under.
             config.track_nodes_for_deduplication = True
             result = body()
+        except RestartAnalysis:
+            raise  # the frame is traced anew, and the call with it
         except Exception as e:
             call.end(Outcome.INLINED, _why_it_left(e), type(e).__name__)
             raise
@@ -112,7 +114,7 @@ class RegionCalls:
             config.track_nodes_for_deduplication = tracked
         nodes = _recorded_since(graph, before)
         if nodes is None:
-            call.end(Outcome.INLINED, RegionInlineReason.ROLLED_BACK)
+            call.end(Outcome.INLINED, RegionInlineReason.FAILED)
             return result
         call.graph, call.nodes = graph, nodes
         # An inner call in another graph is in the body of a higher order operator inside this one.
@@ -123,7 +125,9 @@ class RegionCalls:
 def _why_it_left(error: Exception) -> RegionInlineReason:
     if isinstance(error, Unsupported):
         return RegionInlineReason.GRAPH_BREAK
-    return RegionInlineReason.RAISED if isinstance(error, ObservedException) else RegionInlineReason.FAILED
+    # The program's own: raised by its code, or by an operator that it called.
+    raised = isinstance(error, (ObservedException, TorchRuntimeError))
+    return RegionInlineReason.RAISED if raised else RegionInlineReason.FAILED
 
 
 def _recorded_since(graph: torch.fx.Graph, before: Node) -> list[Node] | None:

@@ -96,11 +96,11 @@ class _Cutter:
         self.outliner = Outliner(output_graph)
         # key of a node -> its integer, for all graphs of the frame.
         self.numbers: dict[Hashable, int] = {}
-        # what a body is, with the places that it returns -> its name.
+        # what a body is, with the places that it returns and how deep it is called -> its name.
         self.names: dict[Hashable, str] = {}
 
-    def cut(self, graph: torch.fx.Graph, calls: Iterable[RegionCall]) -> None:
-        """Cuts ``calls`` out of ``graph``."""
+    def cut(self, graph: torch.fx.Graph, calls: Iterable[RegionCall], depth: int = 0) -> None:
+        """Cuts ``calls`` out of ``graph``, which is a body inside so many others."""
         here = []
         for call in calls:
             if call.graph is graph:
@@ -121,7 +121,7 @@ class _Cutter:
                 for call in here:
                     _end(call, RegionInlineReason.FAILED)
                 return
-            self._outline(graph, pieces, here)
+            self._outline(graph, pieces, here, depth)
             kept: dict[int, list[int]] = defaultdict(list)
             for piece in pieces:
                 for call in piece.calls:
@@ -135,14 +135,14 @@ class _Cutter:
                 call.end(Outcome.INLINED, reason)
             here = [inner for call, _ in flat for inner in call.inner]
 
-    def _outline(self, graph: torch.fx.Graph, pieces: list[_Piece], calls: list[RegionCall]) -> None:
+    def _outline(self, graph: torch.fx.Graph, pieces: list[_Piece], calls: list[RegionCall], depth: int) -> None:
         """Makes the bodies of ``pieces``, then calls of them in the place of ``calls`` and their stamps."""
         ready = []
         called: dict[int, dict[Node, CalledPiece]] = defaultdict(dict)
         for piece in pieces:
             wanted = {node for call in piece.calls for node in wanted_by_stamps(call)}
             places = used_outside(piece.regions, wanted)
-            name = self._body(graph, piece, places)
+            name = self._body(graph, piece, places, depth)
             options = piece.calls[0].options
             ready.append((piece, places, name, options))
             for region, call in zip(piece.regions, piece.calls, strict=True):
@@ -156,9 +156,10 @@ class _Cutter:
         for piece, places, name, options in ready:
             self.outliner.replace(graph, piece.regions, places, name, options)
 
-    def _body(self, graph: torch.fx.Graph, piece: _Piece, places: list[int]) -> str:
+    def _body(self, graph: torch.fx.Graph, piece: _Piece, places: list[int], depth: int) -> str:
         """The name of the body of ``piece`` that returns ``places``; makes it if there is none."""
-        meaning = (piece.meaning, tuple(places))
+        # AOTAutograd finds no body that a graph calls both itself and from inside another body.
+        meaning = (piece.meaning, tuple(places), depth)
         body, copies = make_body(piece.regions[0], places)
         self.outliner.check(graph, piece.regions, places, body)
         name = self.names.get(meaning)
@@ -166,7 +167,7 @@ class _Cutter:
             for node in piece.regions[0]:
                 self.tracker.copy_track(node, copies[node])
             first = piece.calls[0]
-            self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner])
+            self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner], depth + 1)
             name = self.names[meaning] = self.outliner.install(body, first.options)
         return name
 

@@ -32,13 +32,11 @@ class RegionInlineReason(enum.Enum):
 
     GRAPH_BREAK = "a graph break ended its trace"
     RAISED = "it raised an exception"
-    ROLLED_BACK = "Dynamo took back operators that it had recorded before the call"
     NO_OPERATORS = "nothing that it computes is left in the graph"
     INSIDE_HIGHER_ORDER_OP = "it is called inside the body of another higher order operator"
     NO_LEGAL_OPERATORS = "none of its operators may be in a body"
     NOTHING_INSIDE_BOUNDARY = "nothing is left of it between the values that may not cross a boundary"
-    TOO_SMALL = "what is left of it is not worth a call"
-    FAILED = "outlining failed"
+    FAILED = "tracing or outlining it failed"
 
 
 class ReuseMissReason(enum.Enum):

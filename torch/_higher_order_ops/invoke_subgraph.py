@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_dynamo_compiling, is_exporting
@@ -115,8 +116,24 @@ def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> 
             return invoke_subgraph_placeholder(fn, *args, **kwargs)
         return fn(*args, **kwargs)
 
+    region.__code__ = _code_of_mark(fn, region.__code__)
     region.__marked_compile_region_fn__ = fn  # type: ignore[attr-defined]
     return region
+
+
+def _code_of_mark(fn: Any, code: types.CodeType) -> types.CodeType:
+    """The code for a mark of ``fn``, where Dynamo does not inline the mark but meets it as a frame.
+
+    Marks must not share a code that is compiled: they would share its recompile limit and its history of dynamic sizes.
+    Where ``fn`` will be a frame of its own, the mark is none, so that behind a graph break all is as without it.
+    """
+    function = getattr(fn, "__func__", fn)
+    if not isinstance(function, types.FunctionType):
+        function = getattr(type(fn), "__call__", None)  # noqa: B004
+    if isinstance(function, types.FunctionType) and str(function.__module__).partition(".")[0] != "torch":
+        set_code_exec_strategy(code, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
+        return code
+    return code.replace(co_name=getattr(fn, "__name__", type(fn).__name__))
 
 
 def _mark_while_tracing(fn: Any) -> Any:

@@ -58,6 +58,5 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
 
 # The base class puts a handler around call_function that renames what a body raises. A region's
 # errors and graph breaks are those of the function, and __torch_function__ is for the operators.
-InvokeSubgraphHigherOrderVariable.call_function = (  # type: ignore[assignment]
-    InvokeSubgraphHigherOrderVariable._call_function
-)
+_call: Any = InvokeSubgraphHigherOrderVariable._call_function
+InvokeSubgraphHigherOrderVariable.call_function = _call  # type: ignore[method-assign]
