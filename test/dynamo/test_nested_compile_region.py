@@ -182,7 +182,9 @@ async def async_generator(x):
 
 
 @pytest.mark.parametrize(
-    "function", [generator, coroutine, async_generator, functools.partial(generator)], ids=lambda f: repr(f)[:30]
+    "function",
+    [generator, coroutine, async_generator, functools.partial(generator)],
+    ids=["generator", "coroutine", "async_generator", "partial"],
 )
 def test_what_runs_piecemeal_is_left_unmarked_with_a_warning(function):
     with pytest.warns(UserWarning, match="run a piece at a time"):
