@@ -76,7 +76,7 @@ def _compare_loops(family, kind, backend):
     same(got, wanted)
 
 
-@pytest.mark.parametrize("family, kind", CASES)
+@pytest.mark.parametrize("family, kind", some(CASES, [("llama", "static"), ("qwen3", "dynamic")]))
 def test_loop_in_aot_eager_as_in_eager(family, kind):
     _compare_loops(family, kind, "aot_eager")
 
@@ -113,7 +113,7 @@ def _compare_generated(family, kind, backend):
     same(got, wanted)
 
 
-@pytest.mark.parametrize("family, kind", some(CASES, [("qwen3", "static"), ("qwen3", "dynamic")]))
+@pytest.mark.parametrize("family, kind", some(CASES, [("qwen3", "static")]))
 def test_generate_in_aot_eager_as_in_eager(family, kind):
     _compare_generated(family, kind, "aot_eager")
 
