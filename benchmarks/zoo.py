@@ -3,6 +3,7 @@
 ``build(name, layers)`` gives an ``Example``: a module in training mode and a function that calls
 it on fixed inputs and returns its tensors.  Dropout is on where the architecture's default has
 it and ``dropout=True`` was asked for; otherwise it is 0, so that backends can be compared.
+``mark_blocks(name, model)`` makes a region of each of its repeated blocks.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Example:
 
     model: torch.nn.Module
     call: Callable[[Any], torch.Tensor]
+    inputs: tuple[torch.Tensor, ...]
 
 
 def _ids() -> torch.Tensor:
@@ -35,12 +37,12 @@ def _ids() -> torch.Tensor:
 
 def _text(model: torch.nn.Module) -> Example:
     ids = _ids()
-    return Example(model, lambda m: m(input_ids=ids).last_hidden_state)
+    return Example(model, lambda m: m(input_ids=ids).last_hidden_state, (ids,))
 
 
 def _pixels(model: torch.nn.Module, size: int) -> Example:
     pixels = torch.rand((BATCH, 3, size, size), generator=torch.Generator().manual_seed(1))
-    return Example(model, lambda m: m(pixel_values=pixels).last_hidden_state)
+    return Example(model, lambda m: m(pixel_values=pixels).last_hidden_state, (pixels,))
 
 
 def _decoder(config: type, model: type, **more: Any) -> Callable[[int, float], Example]:
@@ -169,7 +171,8 @@ def _t5(layers: int, dropout: float) -> Example:
         use_cache=False,
     )
     ids = _ids()
-    return Example(T5Model(config), lambda m: m(input_ids=ids, decoder_input_ids=ids).last_hidden_state)
+    model = T5Model(config)
+    return Example(model, lambda m: m(input_ids=ids, decoder_input_ids=ids).last_hidden_state, (ids,))
 
 
 def _whisper(layers: int, dropout: float) -> Example:
@@ -201,6 +204,7 @@ def _whisper(layers: int, dropout: float) -> Example:
     return Example(
         WhisperModel(config),
         lambda m: m(input_features=sound, decoder_input_ids=ids).last_hidden_state,
+        (sound, ids),
     )
 
 
@@ -240,7 +244,7 @@ def _flux(layers: int, dropout: float) -> Example:
         "img_ids": torch.arange(48.0).reshape(16, 3) % 4,
         "txt_ids": torch.zeros(8, 3),
     }
-    return Example(model, lambda m: m(**inputs, return_dict=False)[0])
+    return Example(model, lambda m: m(**inputs, return_dict=False)[0], tuple(inputs.values()))
 
 
 ARCHITECTURES: dict[str, Callable[[int, float], Example]] = {
@@ -258,6 +262,36 @@ ARCHITECTURES: dict[str, Callable[[int, float], Example]] = {
     "deberta": _deberta,
     "flux": _flux,
 }
+
+# The classes of the repeated blocks: what a user would mark.
+BLOCKS: dict[str, tuple[str, ...]] = {
+    "llama": ("LlamaDecoderLayer",),
+    "gpt2": ("GPT2Block",),
+    "bert": ("BertLayer",),
+    "vit": ("ViTLayer",),
+    "mixtral": ("MixtralDecoderLayer",),
+    "qwen3": ("Qwen3DecoderLayer",),
+    "qwen3_moe": ("Qwen3MoeDecoderLayer",),
+    "t5": ("T5Block",),
+    "whisper": ("WhisperEncoderLayer", "WhisperDecoderLayer"),
+    "mamba": ("MambaBlock",),
+    "swin": ("SwinLayer",),
+    "deberta": ("DebertaV2Layer",),
+    "flux": ("FluxTransformerBlock", "FluxSingleTransformerBlock"),
+}
+
+
+def blocks(name: str, model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The repeated blocks of ``model``, an example called ``name`` or a model around one."""
+    return [m for m in model.modules() if type(m).__name__ in BLOCKS[name]]
+
+
+def mark_blocks(name: str, model: torch.nn.Module) -> int:
+    """Makes a region of each repeated block of ``model``; returns how many there are."""
+    marked = blocks(name, model)
+    for block in marked:
+        block.forward = torch.compiler.nested_compile_region(block.forward)
+    return len(marked)
 
 
 def build(name: str, layers: int = 4, dropout: bool = False) -> Example:

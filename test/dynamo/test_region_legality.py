@@ -39,6 +39,7 @@ def _node(target, *args, **kwargs):
         _node(torch.ops.aten.sin.default, "x"),
         _node("__add__", "x", 1),
         _node(torch.einsum, "ij->i", "x"),
+        _node(torch.Size, ["x", 4]),
     ],
 )
 def test_torchs_tensor_operators_are_pure(node):

@@ -168,7 +168,8 @@ def _pure_functions() -> frozenset[Any]:
         found += [getattr(module, n) for n in dir(module) if not n.startswith("__")]
     found += [getattr(torch.functional, n) for n in torch.functional.__all__]
     found += [v for n, v in vars(F).items() if callable(v) and not n.startswith("_")]
-    return frozenset(v for v in found if callable(v) and not isinstance(v, type))
+    # A size put together of other sizes, as in view(*x.size()[:-1], n), is recorded as a call of torch.Size.
+    return frozenset(v for v in found if callable(v) and not isinstance(v, type)) | {torch.Size}
 
 
 @functools.cache
