@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torch
 import torch._dynamo
-from torch._dynamo.region_outcomes import forget_outcomes, outcomes
+from torch._dynamo.region_outcomes import Outcome, forget_outcomes, outcomes
 
 
 # Of a body: h is the value at hand, x and y the arguments it began with. {c}: a constant, perhaps
@@ -473,7 +473,7 @@ def check(program: Program, backends: tuple[str, ...]) -> Checked:
                 f"marked, {backend}: {problem}\n{program.source}"
                 f"training={program.training} fullgraph={program.fullgraph}"
             )
-            traced += counters["regions"]["traced"]
+            traced += counters["regions"]["traced"] + counters["regions"]["reused"]
             inlined += counters["regions"]["inlined"]
-            assert len(outcomes()) == counters["regions"]["traced"] + counters["regions"]["inlined"]
+            assert len(outcomes()) == sum(counters["regions"][o.value] for o in Outcome)
     return Checked(traced, inlined)

@@ -32,11 +32,12 @@ from torch._dynamo.region_outcomes import CallOutcome, Outcome, RegionInlineReas
 
 
 if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
     from torch._dynamo.region_arguments import CannotReuse
     from torch._dynamo.region_reads import Observer
     from torch._dynamo.region_stamps import Stamp
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-    from torch._dynamo.variables.base import VariableTracker
 
 
 Node = torch.fx.Node

@@ -14,7 +14,10 @@ and everything that the entry foretold is compared with what came of it (region_
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
+
+from torch.fx import traceback
 
 import torch
 from torch._dynamo import config
@@ -31,6 +34,7 @@ from torch._dynamo.region_verify import verify
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
+
     from torch._guards import InvokeSubgraphCache
 
 
@@ -59,7 +63,7 @@ def call_region(
     except CannotReuse as e:
         call.miss = e
         return trace()
-    state = global_state_key()
+    state = (global_state_key(), _symbolic_state(tx))
     function = arguments.function
     bucket = (function, arguments.key, state)
     cache: InvokeSubgraphCache = tx.output.tracing_context.hop_dispatch_set_cache.get_cache(
@@ -75,7 +79,7 @@ def call_region(
     try:
         if call.graph is None:
             return result  # rolled back, or in another graph
-        if global_state_key() != state:
+        if (global_state_key(), _symbolic_state(tx)) != state:
             raise CannotReuse(ReuseMissReason.CHANGES_GLOBAL_STATE)
         entry = save(tx, arguments, observer, call, result)
     except CannotReuse as e:
@@ -94,6 +98,21 @@ def call_region(
     entry.function, entry.bucket = function, bucket
     cache.add(entry, limit)
     return result
+
+
+def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
+    """Global state that Dynamo holds for the program while it traces."""
+    modes = tx.symbolic_torch_function_state
+    return (
+        # Who intercepts operators: the modes that the program has entered, and whether they and subclasses are heard.
+        tuple(modes.mode_stack),
+        modes.torch_function_mode_enabled,
+        modes.torch_function_subclass_enabled,
+        # What a bare ``raise`` or sys.exc_info() finds.
+        tuple(tx.exn_vt_stack[i] for i in range(len(tx.exn_vt_stack))),
+        # Annotations that operators are recorded with.
+        repr(traceback.current_meta.get("custom")),
+    )
 
 
 def _find(

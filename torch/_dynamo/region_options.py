@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo import config
 from torch.utils._config_module import Config, _ConfigEntry
+
+from torch._dynamo import config
 
 
 def _add(name: str, default: Any, env: str | None = None) -> None:

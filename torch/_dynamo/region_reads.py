@@ -27,8 +27,9 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.region_reuse import Match
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+    from torch._dynamo.region_reuse import Match
     from torch._guards import Source
 
 

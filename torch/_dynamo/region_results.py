@@ -12,13 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
-
-import torch
-from torch._dynamo import variables
-from torch._dynamo.region_arguments import Arguments, CannotReuse
-from torch._dynamo.region_boundary import value_storages
-from torch._dynamo.region_identity import Unkeyable, tensor_key
-from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
@@ -27,9 +20,17 @@ from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVaria
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
 
+import torch
+from torch._dynamo import variables
+from torch._dynamo.region_arguments import Arguments, CannotReuse
+from torch._dynamo.region_boundary import value_storages
+from torch._dynamo.region_identity import Unkeyable, tensor_key
+from torch._dynamo.region_outcomes import ReuseMissReason
+
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
     from torch._guards import Source
 
 

@@ -14,7 +14,6 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
-from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
 import torch
 from torch._dynamo import guards as dynamo_guards
@@ -26,6 +25,7 @@ from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, pending
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, root_of
+from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
 
 if TYPE_CHECKING:

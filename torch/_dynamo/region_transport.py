@@ -7,8 +7,9 @@ import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch._dynamo.source import AttrSource, DictGetItemSource, GetItemSource, LocalSource, NNModuleSource
+
+import torch
 from torch._guards import ChainedSource, Source
 
 

@@ -16,9 +16,10 @@ from torch._dynamo.region_transport import Fate
 
 
 if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
     from torch._dynamo.region_arguments import CannotReuse
     from torch._dynamo.region_reuse import Match
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import InvokeSubgraphReuseEntry
 
 

@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 from torch._dynamo.exc import ObservedException, Unsupported, unimplemented
-from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
@@ -55,6 +54,7 @@ from torch.utils._ordered_set import OrderedSet
 
 import torch
 from torch._dynamo import graph_break_hints
+from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables.higher_order_ops import (
     StorageAliasingTracker,
     SubgraphTracingInfo,
@@ -71,9 +71,10 @@ from torch_regions.overlay import replaces
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.output_graph import SubgraphTracer
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch.fx import Proxy
+
+    from torch._dynamo.output_graph import SubgraphTracer
 
 
 _IN_A_GRAPH = (TensorVariable, SymNodeVariable, TorchScriptObjectVariable)
