@@ -10,9 +10,16 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch_regions.overlay import replaces, stock
+from torch._guards import HopSubgraphCache
+from torch_regions.overlay import replaces
+
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from torch.fx import GraphModule
 
 
 log = logging.getLogger(__name__)
@@ -63,15 +70,71 @@ class InvokeSubgraphReuseEntry:
 
 
 @replaces
-class InvokeSubgraphCache(stock("torch._guards:InvokeSubgraphCache")):  # type: ignore[misc]
-    """What is known of regions while one frame is compiled: stock's caches by identifier, and our entries."""
+class InvokeSubgraphCache(HopSubgraphCache):
+    """What is known of regions while one frame is compiled.
+
+    The first half is for the backend and keyed by a body's identifier; the second is Dynamo's, for reuse.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        # (function, fingerprint) -> entries, latest use first.
+        # identifier -> what the autograd and the proxy dispatch made of the body
+        self.autograd_cache: dict[str, Callable[..., Any]] = {}
+        self.proxy_dispatch_cache: dict[str, Callable[..., Any]] = {}
+        # body and metadata of its operands -> its schema
+        self.functionalize_schema_cache: dict[object, Any] = {}
+        # identifier -> metadata of the tangents -> (backward, its number in order of tracing)
+        self.lazy_bwd_cache: dict[str, dict[tuple[object], tuple[GraphModule, int]]] = {}
+        # identifier -> kinds of effects in the body
+        self.effects_cache: dict[str, set[Any]] = {}
+        # code of a function -> names of its bodies
+        self.dynamo_installed_submodules: dict[CodeType, list[str]] = {}
+        # (function, fingerprint) -> entries, latest use first
         self.buckets: dict[Hashable, list[InvokeSubgraphReuseEntry]] = {}
-        # function -> its entries, least recently used first.
+        # function -> its entries, least recently used first
         self.by_function: dict[Any, OrderedDict[int, InvokeSubgraphReuseEntry]] = {}
+
+    def add_dynamo_installed_submodule(self, fn_code: CodeType, identifier: str) -> None:
+        self.dynamo_installed_submodules.setdefault(fn_code, []).append(identifier)
+
+    def get_dynamo_installed_submodules(self, fn_code: CodeType) -> list[str]:
+        return self.dynamo_installed_submodules.get(fn_code, [])
+
+    def add_autograd_key_entry(self, identifier: str, key: Callable[..., Any]) -> None:
+        self.autograd_cache[identifier] = key
+
+    def get_autograd_key_entry(self, identifier: str) -> Callable[..., Any] | None:
+        return self.autograd_cache.get(identifier)
+
+    def add_proxy_dispatch_entry(self, identifier: str, key: Callable[..., Any]) -> None:
+        self.proxy_dispatch_cache[identifier] = key
+
+    def get_proxy_dispatch_entry(self, identifier: str) -> Callable[..., Any] | None:
+        return self.proxy_dispatch_cache.get(identifier)
+
+    def add_functionalize_schema_entry(self, key: object, schema: Any) -> None:
+        self.functionalize_schema_cache[key] = schema
+
+    def get_functionalize_schema_entry(self, key: object) -> Any:
+        return self.functionalize_schema_cache.get(key)
+
+    def add_lazy_bwd_entry(self, identifier: str, tangent_metadata: tuple[object], gmod: GraphModule) -> int:
+        known = self.lazy_bwd_cache.setdefault(identifier, {})
+        number = len(known)
+        known[tangent_metadata] = (gmod, number)
+        return number
+
+    def get_lazy_bwd_entry(
+        self, identifier: str, tangent_metadata: tuple[object]
+    ) -> tuple[GraphModule, int] | tuple[None, None]:
+        return self.lazy_bwd_cache.get(identifier, {}).get(tangent_metadata, (None, None))
+
+    def add_effects(self, identifier: str, effects: set[Any]) -> None:
+        known = self.effects_cache.setdefault(identifier, effects)
+        if known != effects:
+            raise AssertionError(f"region {identifier} had the effects {known}, and has {effects} in another call")
+
+    def get_effects(self, identifier: str) -> set[Any] | None:
+        return self.effects_cache.get(identifier)
 
     def find(self, bucket: Hashable) -> list[InvokeSubgraphReuseEntry]:
         """Entries of calls with such a fingerprint, latest use first."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 from torch._dynamo.exc import ObservedException, RestartAnalysis, TorchRuntimeError, Unsupported
 
-from torch._dynamo import config, region_options  # noqa: F401  the options are added by the import
+from torch._dynamo import config
 from torch._dynamo.region_outcomes import CallOutcome, Outcome, RegionInlineReason, record
 
 

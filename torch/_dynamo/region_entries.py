@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from torch.fx import traceback
 
 import torch
-from torch._dynamo import config
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_identity import global_state_key
+from torch._dynamo.region_options import verifying
 from torch._dynamo.region_outcomes import Outcome, ReuseMissReason
 from torch._dynamo.region_reads import Observer
 from torch._dynamo.region_reuse import Match, find, save
@@ -34,8 +34,6 @@ from torch._dynamo.region_verify import verify
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
-
-    from torch._guards import InvokeSubgraphCache
 
 
 log = logging.getLogger(__name__)
@@ -66,11 +64,9 @@ def call_region(
     state = (global_state_key(), _symbolic_state(tx))
     function = arguments.function
     bucket = (function, arguments.key, state)
-    cache: InvokeSubgraphCache = tx.output.tracing_context.hop_dispatch_set_cache.get_cache(
-        torch._higher_order_ops.invoke_subgraph
-    )
+    cache: Any = tx.output.tracing_context.hop_dispatch_set_cache.get_cache(torch._higher_order_ops.invoke_subgraph)
     match = _find(tx, call, arguments, cache, bucket)
-    if match is not None and not config.verify_region_reuse:
+    if match is not None and not verifying():
         result = _reuse(tx, call, arguments, cache, match)
         if result is not None:
             return result
@@ -88,7 +84,7 @@ def call_region(
         call.miss = e
         return result
     except Exception:
-        if config.verify_region_reuse:
+        if verifying():
             raise
         log.warning("%s: not kept for reuse: reading what it depends on failed", call.function, exc_info=True)
         return result
@@ -116,14 +112,14 @@ def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
 
 
 def _find(
-    tx: InstructionTranslatorBase, call: RegionCall, arguments: Arguments, cache: InvokeSubgraphCache, bucket: Any
+    tx: InstructionTranslatorBase, call: RegionCall, arguments: Arguments, cache: Any, bucket: Any
 ) -> Match | None:
     if not cache.knows(arguments.function):
         return None
     try:
         found = find(tx, arguments, [e for e in cache.find(bucket) if e.call.graph is tx.output.graph])
     except Exception:
-        if config.verify_region_reuse:
+        if verifying():
             raise
         log.warning("%s: traced again: looking for an earlier call failed", call.function, exc_info=True)
         return None
@@ -134,7 +130,7 @@ def _find(
 
 
 def _reuse(
-    tx: InstructionTranslatorBase, call: RegionCall, arguments: Arguments, cache: InvokeSubgraphCache, match: Match
+    tx: InstructionTranslatorBase, call: RegionCall, arguments: Arguments, cache: Any, match: Match
 ) -> VariableTracker | None:
     """The result of a call that is stamped out of the entry found; None when that failed, and left nothing."""
     graph = tx.output.graph

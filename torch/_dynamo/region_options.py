@@ -9,12 +9,18 @@ from torch.utils._config_module import Config, _ConfigEntry
 from torch._dynamo import config
 
 
-def _add(name: str, default: Any, env: str | None = None) -> None:
-    """Adds an option to stock's."""
-    names = [env] if env is not None else None
-    entry = _ConfigEntry(Config(default=default, value_type=type(default), env_name_default=names), name)
-    config._config[name] = entry
+_VERIFY = "verify_region_reuse"
 
 
-# Trace each call of a region that could be stamped out, and raise when it is another than foretold.
-_add("verify_region_reuse", False, "TORCH_REGIONS_VERIFY")
+def _add(name: str, default: Any, env: str) -> None:
+    """Adds an option to stock's; the environment variable ``env`` sets its default."""
+    options: dict[str, _ConfigEntry] = vars(config)["_config"]
+    options[name] = _ConfigEntry(Config(default=default, value_type=type(default), env_name_default=[env]), name)
+
+
+_add(_VERIFY, False, "TORCH_REGIONS_VERIFY")
+
+
+def verifying() -> bool:
+    """Whether each call of a region that could be stamped out is traced, and must be what was foretold."""
+    return bool(getattr(config, _VERIFY))

@@ -196,6 +196,7 @@ def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set
             tensor_key(value)
         except Unkeyable as e:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, str(e)) from None
-        with tx.fake_mode:
+        mode: Any = tx.fake_mode
+        with mode:
             if value.is_conj() or value.is_neg() or _metadata(value_like(value)) != _metadata(value):
                 raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor of unusual layout")

@@ -83,7 +83,8 @@ def save(
     recipe = writer.write_result(result)
     inputs = _inputs(tx, arguments, call.operands)
     condition = _condition(tx, arguments, observer)
-    return InvokeSubgraphReuseEntry(call, condition, inputs, writer.results, recipe)
+    entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
+    return entry(call, condition, inputs, writer.results, recipe)
 
 
 def _check_effects(tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer) -> None:
@@ -118,7 +119,7 @@ def _value_key(value: Any) -> Hashable:
 
 def _inputs(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[Node]) -> list[Input]:
     """Where each of a call's operands comes from."""
-    given = {}
+    given: dict[Node, int] = {}
     for i, leaf in enumerate(arguments.leaves):
         proxy = getattr(leaf.tracker.unwrap(), "proxy", None)
         if isinstance(proxy, torch.fx.Proxy):
@@ -156,9 +157,8 @@ def _condition(tx: InstructionTranslatorBase, arguments: Arguments, observer: Ob
     guards = [_guard(guard, resolve) for s in behind for guard in known[s]]
     met = {s for s in observer.sources if root_of(s, roots)} | set(behind)
     objects, distinct, same = _objects(tx, met, resolve)
-    return InvokeSubgraphReuseCondition(
-        leaf_sources, [g for g in guards if g is not None], objects, distinct, same, observer.met()
-    )
+    condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
+    return condition(leaf_sources, [g for g in guards if g is not None], objects, distinct, same, observer.met())
 
 
 def _guard(guard: Any, resolve: Resolver) -> tuple[Any, Any, Any, Any] | None:
@@ -241,7 +241,8 @@ def find(
 def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
     if changed := pending(tx, condition.met):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
-    for source, check, (expected, exact), _ in condition.guards:
+    guards: list[Any] = condition.guards
+    for source, check, (expected, exact), _ in guards:
         if _differs(fates, source):
             new = fates.transport(source)
             value = fates.resolve(new)

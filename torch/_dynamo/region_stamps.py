@@ -59,7 +59,8 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     target = torch.ops.higher_order.invoke_subgraph
     call = tx.output.create_proxy("call_function", target, (None, entry.call.function, *match.operands), {})
     values = [entry.call.nodes[place].meta["example_value"] for place in entry.results]
-    with tx.fake_mode:
+    mode: Any = tx.fake_mode
+    with mode:
         fresh = [value_like(value) for value in values]
     call.node.meta["example_value"] = tuple(fresh)
     stamp = Stamp(call.node, {}, tx.output.region_tracker.calls.open)
