@@ -13,6 +13,7 @@ from torch_regions._activate import activate
 
 if TYPE_CHECKING:
     from torch_regions._errors import ManifestError, OverlayError, OverlayMismatch, OverlayWarning
+    from torch_regions._report import report
     from torch_regions._status import Row, Status, status
 
 __version__ = "0.1.0"
@@ -25,6 +26,7 @@ __all__ = [
     "Row",
     "Status",
     "activate",
+    "report",
     "status",
 ]
 
@@ -36,6 +38,7 @@ _LAZY = {
     "OverlayWarning": "_errors",
     "Row": "_status",
     "Status": "_status",
+    "report": "_report",
     "status": "_status",
 }
 

@@ -156,4 +156,5 @@ def _with_settings(fn: Any, settings: dict[str, Any]) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             return fn(*args, **kwargs)
 
+        call.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
         return _with_settings(call, settings)

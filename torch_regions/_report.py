@@ -1,0 +1,33 @@
+"""What became of the calls of marked regions, as a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+
+def report() -> str:
+    """A table of the calls of marked regions in this process: by function and outcome, with the reasons.
+
+    The latest 10,000 calls are known. Returns a line that says so when there are none.
+    """
+    from importlib import import_module
+
+    try:
+        outcomes: list[Any] = import_module("torch._dynamo.region_outcomes").outcomes()
+    except ImportError:  # the overlay is off
+        outcomes = []
+    if not outcomes:
+        return "no call of a marked region was compiled in this process"
+    counted = Counter(_row(outcome) for outcome in outcomes)
+    rows = [("region", "outcome", "calls", "reason")]
+    rows += [(function, what, str(n), why) for (function, what, why), n in sorted(counted.items())]
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    lines = ["  ".join((*(row[k].ljust(widths[k]) for k in range(3)), row[3])).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def _row(outcome: Any) -> tuple[str, str, str]:
+    why = [outcome.reason.value] if outcome.reason is not None else []
+    why += [f"not reused: {outcome.miss.value}"] if outcome.miss is not None else []
+    return outcome.function, outcome.outcome.name, "; ".join(why)
