@@ -104,9 +104,6 @@ def _runs_piecemeal(fn: Any) -> bool:
 
 
 def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> Any:
-    settings = {"config": options, "max_reuse_entries": max_reuse_entries, "reuse_hash_fn": reuse_hash_fn}
-    if options is not None or max_reuse_entries != 8 or reuse_hash_fn is not None:
-        fn = _with_settings(fn, settings)
     # What a module or another object holds in its __dict__ is none of a function's business.
     updated = ("__dict__",) if isinstance(fn, (types.FunctionType, types.MethodType)) else ()
 
@@ -117,8 +114,13 @@ def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> 
         return fn(*args, **kwargs)
 
     region.__code__ = _code_of_mark(fn, region.__code__)
-    region.__marked_compile_region_fn__ = fn  # type: ignore[attr-defined]
-    return region
+    marked: Any = region
+    marked.__marked_compile_region_fn__ = fn
+    # Dynamo finds these when it inlines the mark. They are the mark's, not the function's: another mark has its own.
+    marked.__marked_compile_region_config__ = options
+    marked.__marked_compile_region_max_reuse_entries__ = max_reuse_entries
+    marked.__marked_compile_region_reuse_hash_fn__ = reuse_hash_fn
+    return marked
 
 
 def _code_of_mark(fn: Any, code: types.CodeType) -> types.CodeType:
@@ -141,20 +143,3 @@ def _mark_while_tracing(fn: Any) -> Any:
         return invoke_subgraph_placeholder(fn, *args, **kwargs)
 
     return region
-
-
-def _with_settings(fn: Any, settings: dict[str, Any]) -> Any:
-    """``fn`` with the mark's settings on it, where Dynamo looks for them when ``fn`` is called."""
-    holder = getattr(fn, "__func__", fn)
-    try:
-        for name, value in settings.items():
-            setattr(holder, f"__marked_compile_region_{name}__", value)
-        return fn
-    except (AttributeError, TypeError):  # a builtin, or an object with slots
-
-        @functools.wraps(fn, updated=())
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return fn(*args, **kwargs)
-
-        call.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
-        return _with_settings(call, settings)

@@ -46,13 +46,14 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
     ) -> VariableTracker:
         fn = args[0].realize()
         function = _function_of(fn)
-        options = getattr(function, "__marked_compile_region_config__", None)
+        mark = _function_of(tx.funcvar) if hasattr(tx, "funcvar") else None
+        options = getattr(mark, "__marked_compile_region_config__", None)
         call = RegionCall(
             function=getattr(function, "__qualname__", type(function).__qualname__),
             caller=_place(tx),
             options=options if isinstance(options, NestedCompileRegionOptions) else None,
         )
-        limit = getattr(function, "__marked_compile_region_max_reuse_entries__", 8)
+        limit = getattr(mark, "__marked_compile_region_max_reuse_entries__", 8)
         return call_region(tx, call, fn, args[1:], kwargs, limit)
 
 
