@@ -94,7 +94,7 @@ def test_equal_layers_train_as_unmarked(backend):
     layers.zero_grad()
     x.grad = None
     torch.compile(lambda x: chain(layers, x), backend=backend, fullgraph=True)(x).sum().backward()
-    torch.testing.assert_close([p.grad for p in layers.parameters()] + [x.grad], wanted)
+    torch.testing.assert_close([p.grad for p in layers.parameters()] + [x.grad], wanted, rtol=1e-4, atol=1e-4)
     assert became()["reused"] >= 2
 
 
@@ -289,12 +289,14 @@ REFUSED = {
     ReuseMissReason.UNSUPPORTED_ARGUMENT: lambda x, box: [PAIRS(iter([x])) for _ in range(2)],
     ReuseMissReason.UNSUPPORTED_RESULT: lambda x, box: [ITERATES(x) for _ in range(2)],
     ReuseMissReason.RESULT_SHARES_MEMORY: lambda x, box: [VIEWS(x.sin()) for _ in range(2)],
+    ReuseMissReason.WRITES_A_TENSOR: lambda x, box: [WRITES(x.sin() if k is None else k) for k in (None, x.cos())],
     ReuseMissReason.CHANGES_GLOBAL_STATE: lambda x, box: [SWITCHES(x) for _ in range(2)],
     ReuseMissReason.ARGUMENTS_DIFFER: lambda x, box: [TIMES(x, k) for k in range(2)],
 }
 PAIRS = region(lambda it: next(it).sin())
 ITERATES = region(lambda x: iter([x.sin(), x.cos()]))
 VIEWS = region(lambda x: (x.cos(), x.view(-1)))
+WRITES = region(lambda x: x.add_(1).cos())
 TIMES = region(lambda x, k: x * k)
 
 
@@ -374,3 +376,23 @@ def test_verification_raises_with_a_diff_when_a_reuse_would_be_wrong(monkeypatch
     layers[2].flags.remove("a")
     with torch._dynamo.config.patch(verify_region_reuse=True), pytest.raises(Exception, match="differ from what"):
         torch.compile(functools.partial(chain, layers), backend="eager")(X)
+
+
+def test_a_write_in_a_later_call_is_seen_by_the_earlier_one():
+    """The write hid in a stamp, so a body took what was written later, and autograd found it modified."""
+
+    @region
+    def r(x):
+        h = x.mul_(1)
+        return torch.where(h > 1, h, -x).sin()
+
+    def f(x):
+        h = x * 1
+        return [r(h) for _ in range(3)]
+
+    x = torch.randn(4, 4, requires_grad=True)
+    outs = torch.compile(f, backend="aot_eager", fullgraph=True)(x)
+    sum(o.sum() for o in outs).backward()
+    got, x.grad = x.grad, None
+    sum(o.sum() for o in f(x)).backward()
+    torch.testing.assert_close(got, x.grad)

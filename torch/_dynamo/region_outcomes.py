@@ -48,6 +48,7 @@ class ReuseMissReason(enum.Enum):
     UNSUPPORTED_GUARD = "tracing it made a guard that is not transported"
     UNKNOWN_CAPTURE = "it uses a value of the frame that no argument leads to"
     SIDE_EFFECT = "it changes something outside of it"
+    WRITES_A_TENSOR = "it writes to a tensor of the caller's"
     CHANGES_GLOBAL_STATE = "it leaves another global state behind than it found"
     READS_PENDING_STATE = "it reads something that the frame has changed"
     RESULT_SHARES_MEMORY = "a result shares memory with something outside of it"

@@ -80,6 +80,11 @@ def save(
     if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
     writer = RecipeWriter(tx, arguments, call.nodes)
+    for node in call.nodes:
+        for operand in tx.output.region_tracker.written_operands(node):
+            if writer.outside.intersection(value_storages(operand.meta.get("example_value"))):
+                # The passes at the end of the frame must see each write to know what may be in a body.
+                raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node} writes to {operand}")
     recipe = writer.write_result(result)
     inputs = _inputs(tx, arguments, call.operands)
     condition = _condition(tx, arguments, observer)
