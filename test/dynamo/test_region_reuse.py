@@ -396,3 +396,28 @@ def test_a_write_in_a_later_call_is_seen_by_the_earlier_one():
     got, x.grad = x.grad, None
     sum(o.sum() for o in f(x)).backward()
     torch.testing.assert_close(got, x.grad)
+
+
+@pytest.mark.parametrize("written", ["operand", "result"])
+def test_what_a_stamped_call_takes_or_returns_may_be_written_later(written):
+    r = region(lambda a, b: (a + b).exp().sum(0) + a)
+
+    def f(x):
+        outs = []
+        for k in range(4):
+            a = x * k
+            y = r(a, x)
+            if k == 2:
+                (a if written == "operand" else y).mul_(2)
+            outs.append(y + a)
+        return outs
+
+    x = torch.randn(4, 4, requires_grad=True)
+    outs = torch.compile(f, backend="aot_eager", fullgraph=True)(x)
+    sum(o.sum() for o in outs).backward()
+    got, x.grad = x.grad, None
+    wanted = f(x)
+    torch.testing.assert_close(outs, wanted)
+    sum(o.sum() for o in wanted).backward()
+    torch.testing.assert_close(got, x.grad)
+    assert became()["reused"] >= 2

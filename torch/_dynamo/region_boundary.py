@@ -128,6 +128,10 @@ class GraphView:
         self.reaches_backward = self._reaching_backward()
         self._wanted = {self.position[node] for node in wanted}
 
+    def is_in_span(self, position: int) -> bool:
+        """Whether the node belongs to a whole, like the life of a written value."""
+        return position in self._must_hold
+
     def node_at(self, position: int) -> Node:
         return self.nodes[position] if position >= 0 else self._outside[-1 - position]
 

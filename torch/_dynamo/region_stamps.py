@@ -130,7 +130,9 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
         own = _live(view, {n: n for n in call.nodes if not n._erased and not set(call.nodes).issuperset(n.users)})
         kinds: dict[frozenset[Node] | None, list[Stamp]] = {}
         for stamp in call.stamps:
-            kinds.setdefault(_live(view, stamp.results), []).append(stamp)
+            # What it takes or returns is written later: the operators that touch it must be seen.
+            hidden = view.is_in_span(view.position[stamp.node])
+            kinds.setdefault(None if hidden else _live(view, stamp.results), []).append(stamp)
         call.stamps = kinds.pop(own, []) if own is not None else []
         for live, stamps in kinds.items():
             while stamps:
