@@ -45,6 +45,9 @@ class InvokeSubgraphReuseCondition:
     # Without them a body that was traced for two weights would be reused for tied ones, or the reverse.
     distinct: list[Any]
     same: list[tuple[Any, Any]]
+    # (source, class, metadata...): tensors that were looked at, operands or not. Without them, a body would be reused
+    # for a tensor of another shape that only a branch asked for.
+    tensors: list[tuple[Any, Hashable]]
     # Trackers of existing objects that the call met. Reuse is refused when the frame changes one: a guard is
     # about the object as it was when the frame began.
     met: list[Any]

@@ -27,7 +27,7 @@ from torch._dynamo.region_boundary import GraphView
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_fitting import Fitter
 from torch._dynamo.region_outcomes import Outcome, RegionInlineReason
-from torch._dynamo.region_outlining import Outliner, inputs_of, make_body, used_outside
+from torch._dynamo.region_outlining import Outliner, make_body, used_outside
 from torch._dynamo.region_repeats import MIN_REGION_NODES, Repeat
 from torch._dynamo.region_stamps import CalledPiece, Replacement, put_back_all, settle_stamps, wanted_by_stamps
 
@@ -146,7 +146,7 @@ class _Cutter:
             options = piece.calls[0].options
             ready.append((piece, places, name, options))
             for region, call in zip(piece.regions, piece.calls, strict=True):
-                called[id(call)][region[0]] = CalledPiece(region, inputs_of(region), places, name, options)
+                called[id(call)][region[0]] = CalledPiece(region, places, name, options)
         for call in calls:
             if call.stamps:
                 replacement = Replacement(call, called.get(id(call), {}), self.tracker)

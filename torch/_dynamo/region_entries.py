@@ -17,6 +17,7 @@ import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch.fx import traceback
 
 import torch
@@ -55,6 +56,9 @@ def call_region(
 
     if len(tx.output.tracers) > 1:
         call.miss = CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
+        return trace()
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        call.miss = CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
         return trace()
     try:
         arguments = Arguments(tx, fn, args, kwargs)
@@ -106,6 +110,13 @@ def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
         modes.torch_function_subclass_enabled,
         # What a bare ``raise`` or sys.exc_info() finds.
         tuple(tx.exn_vt_stack[i] for i in range(len(tx.exn_vt_stack))),
+        # Globals and cells that the program has bound anew so far: another binding, another function.
+        frozenset(
+            (tracker, name, value)
+            for tracker, stored in tx.output.side_effects.store_attr_mutations.items()
+            if isinstance(tracker, (NewGlobalVariable, CellVariable)) and tracker.source is not None
+            for name, value in stored.items()
+        ),
         # Annotations that operators are recorded with.
         repr(traceback.current_meta.get("custom")),
     )

@@ -54,6 +54,8 @@ class ReuseMissReason(enum.Enum):
     RESULT_SHARES_MEMORY = "a result shares memory with something outside of it"
     UNBACKED_SYMBOL = "it makes a size that depends on data"
     INSIDE_HIGHER_ORDER_OP = "it is called inside the body of a higher order operator"
+    INSIDE_TRANSFORM = "it is called inside vmap or another function transform"
+    SYMBOLIC_NUMBER = "it reads a number behind an argument that Dynamo treats as symbolic"
     # Why no earlier call matches.
     NEW_FUNCTION = "the function was not traced before under this global state"
     ARGUMENTS_DIFFER = "no earlier call had such arguments"

@@ -55,6 +55,8 @@ class Observer:
         self.sources: set[Source] = set()
         # Trackers whose pending attributes or cells were read.
         self.read_pending: list[VariableTracker] = []
+        # Contents of cells that were read.
+        self.loaded: list[VariableTracker] = []
         # Trackers that were changed, but for those that the call made.
         self.changed: list[VariableTracker] = []
         self._counts = self._count()
@@ -111,7 +113,7 @@ class Observer:
         """Trackers of the objects that the call met, by a source or through pending state."""
         cache = self.tx.output.variable_tracker_cache
         found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
-        return found + self.read_pending
+        return found + self.read_pending + self.loaded
 
 
 def reachable(trackers: list[VariableTracker]) -> Iterator[VariableTracker]:

@@ -69,6 +69,8 @@ class RecipeWriter:
         # Places of the body's nodes that the result is made of.
         self.results: list[int] = []
         self._memo: dict[int, Recipe] = {}
+        # Trackers whose parts are being written.
+        self._open: list[VariableTracker] = []
 
     def write_result(self, tracker: VariableTracker) -> Recipe:
         """The recipe of what the call returned.
@@ -87,8 +89,12 @@ class RecipeWriter:
             if not lazy.is_realized():
                 return self._from_source(lazy.original_source())
             tracker = lazy.unwrap()
+        if tracker in self._open:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "an object that holds itself")
         if id(tracker) not in self._memo:
+            self._open.append(tracker)
             self._memo[id(tracker)] = _once(self._write(tracker))
+            self._open.pop()
         return self._memo[id(tracker)]
 
     def _write(self, tracker: Any) -> Recipe:
@@ -124,6 +130,8 @@ class RecipeWriter:
     def _value(self, tracker: Any) -> Recipe:
         node = tracker.proxy.node
         place = self.places.get(node)
+        if self.tx.output.side_effects.store_attr_mutations.get(tracker):
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor with attributes of the user's")
         if place is None:
             if tracker.source is None:
                 raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is returned")

@@ -14,6 +14,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 
 import torch
 from torch._dynamo import guards as dynamo_guards
@@ -112,7 +113,10 @@ def _existing(tracker: VariableTracker) -> bool:
 
 
 def _name(tracker: VariableTracker) -> str:
-    return tracker.source.name if tracker.source is not None else type(tracker).__name__
+    try:
+        return tracker.source.name if tracker.source is not None else type(tracker).__name__
+    except NotImplementedError:  # a cell of the frame has no name
+        return type(tracker).__name__
 
 
 def _value_key(value: Any) -> Hashable:
@@ -137,7 +141,8 @@ def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) ->
     if node in given:
         return Input(leaf=given[node], key=_value_key(value))
     if isinstance(value, torch.SymInt):
-        # Equal expressions are one value, and the frame has it where it is bound.
+        # Equal expressions are one value, and the frame has it where it is bound. A number behind an argument has a
+        # symbol of its own in each call; _check_numbers refuses it.
         bound = tx.output.current_tracer.bound_symbols.get(value.node.expr)
         if isinstance(bound, torch.fx.Proxy) and bound.node is node:
             return Input(symbol=value.node.expr)
@@ -158,12 +163,29 @@ def _condition(tx: InstructionTranslatorBase, arguments: Arguments, observer: Ob
             raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")
     resolve = Resolver(tx)
     known = tx.output.guards.source_to_guards
+    trackers = tx.output.variable_tracker_cache
     behind = dict.fromkeys(s for s in known if known[s] and root_of(s, roots))
     guards = [_guard(guard, resolve) for s in behind for guard in known[s]]
     met = {s for s in observer.sources if root_of(s, roots)} | set(behind)
     objects, distinct, same = _objects(tx, met, resolve)
+    tensors = []
+    for source in met:
+        tracker = dict.get(trackers, source)
+        seen = tracker.unwrap() if tracker is not None else None
+        if isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
+            raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
+        if isinstance(seen, TensorVariable):
+            tensors.append((source, _tensor_state(seen)))
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
-    return condition(leaf_sources, [g for g in guards if g is not None], objects, distinct, same, observer.met())
+    return condition(
+        leaf_sources, [g for g in guards if g is not None], objects, distinct, same, tensors, observer.met()
+    )
+
+
+def _tensor_state(tracker: Any) -> Hashable:
+    """What may be read of a tensor that is looked at, whether or not it becomes an operand."""
+    value = tracker.proxy.node.meta.get("example_value")
+    return tracker.class_type, _value_key(value), value.is_leaf, value.grad_fn is None
 
 
 def _guard(guard: Any, resolve: Resolver) -> tuple[Any, Any, Any, Any] | None:
@@ -204,7 +226,7 @@ def _objects(
             value = resolve(source)
         except Exception:
             continue  # nothing there, or nothing that stands still: a guard says so, if it mattered
-        if isinstance(value, torch.nn.Module) or type(value).__module__ != "builtins":
+        if isinstance(value, (torch.nn.Module, dict, set, frozenset)) or type(value).__module__ != "builtins":
             objects.append((source, appearance(value)))
         if not has_identity(value):
             continue
@@ -217,9 +239,12 @@ def _objects(
 
 
 def appearance(value: Any) -> Hashable:
-    """What tracing may see of an object without a guard: class, own attributes, hooks, parameters that are None."""
+    """What tracing may see of an object without a guard: class, own attributes, keys, hooks, absent parameters."""
     own = getattr(value, "__dict__", None)
-    names = tuple(sorted(own)) if own is not None and not isinstance(value, type) else None
+    names = tuple(own) if own is not None and not isinstance(value, type) else None
+    if isinstance(value, (dict, set, frozenset)):
+        # In their order, of which there is no guard; a key that is no constant is the object it is.
+        return type(value), names, tuple(_exact(key) or id(key) for key in list(value))
     if not isinstance(value, torch.nn.Module):
         return type(value), names
     hooks = tuple(tuple(map(id, getattr(value, name, {}).values())) for name in _HOOKS)
@@ -235,7 +260,7 @@ def find(
     why = CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER)
     for entry in entries:
         try:
-            fates = Fates(_transport(arguments, entry.condition), resolve)
+            fates = Fates(tx, _transport(arguments, entry.condition), resolve)
             _check(tx, entry.condition, fates)
             return Match(entry, fates, _operands(tx, arguments, entry, fates))
         except CannotReuse as e:
@@ -257,6 +282,7 @@ def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseConditio
         if _differs(fates, source) and appearance(fates.resolve(fates.transport(source))) != looks:
             raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, fates.transport(source).name)
     _check_identities(condition, fates)
+    _check_built(tx, condition, fates)
     trackers = tx.output.side_effects.id_to_variable
     for source in (*condition.distinct, *(one for one, _ in condition.same)):
         tracker = trackers.get(id(fates.resolve(fates.transport(source))))
@@ -264,10 +290,39 @@ def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseConditio
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, fates.transport(source).name)
 
 
+def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
+    """Compares what is decided when a tracker is built: metadata of tensors, and whether a number is a constant.
+
+    The trackers are those that tracing the call would build, with their guards and their history of dynamic sizes.
+    """
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    tensors: list[Any] = condition.tensors  # type: ignore[attr-defined]
+    for source, state in tensors:
+        if _differs(fates, source):
+            new = fates.transport(source)
+            tracker = VariableBuilder(tx, new)(fates.resolve(new)).unwrap()
+            if not isinstance(tracker, TensorVariable) or _tensor_state(tracker) != state:
+                raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, new.name)
+    guards: list[Any] = condition.guards
+    for source, _, (_, exact), make in guards:
+        if exact is not None and _makes_constant(make) and fates(source) is Fate.OWN:
+            new = fates.transport(source)
+            value = fates.resolve(new)
+            if type(value) in (int, float):
+                tracker = VariableBuilder(tx, new, allow_lazy_constant=False)(value)
+                if not tracker.is_python_constant():
+                    raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, new.name)
+
+
+def _makes_constant(make: Any) -> bool:
+    return getattr(make, "__name__", "") in ("CONSTANT_MATCH", "EQUALS_MATCH")
+
+
 def _differs(fates: Fates, source: Source) -> bool:
     """Whether there may be something else at ``source`` in this call."""
     try:
-        return fates(source) is Fate.OWN
+        return fates.may_differ(source)
     except Exception as e:
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fates.transport(source).name}: {e}") from None
 
@@ -281,7 +336,7 @@ def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tupl
         fate, new = fates(source), fates.transport(source)
         if fate is Fate.OWN:
             found.append((new, make))
-        elif fate is Fate.SHARED:
+        elif fate is Fate.KNOWN:
             known = trackers.get(id(fates.resolve(new)))
             if known is not None:
                 make = dynamo_guards.make_dupe_guard(new, known.source)
@@ -290,7 +345,7 @@ def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tupl
     for one, other in condition.same:
         new = fates.transport(one)
         if (
-            fates(one) in (Fate.OWN, Fate.SHARED)
+            fates(one) in (Fate.OWN, Fate.KNOWN)
             and (make := dynamo_guards.make_dupe_guard(new, fates.transport(other))) is not None
         ):
             found.append((new, make))

@@ -9,6 +9,7 @@ stamp becomes the same sequence of calls and operators.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 import torch
 from torch._dynamo.region_arguments import Arguments
 from torch._dynamo.region_boundary import GraphView
-from torch._dynamo.region_outlining import call_meta
+from torch._dynamo.region_outlining import call_meta, inputs_of
 from torch._dynamo.region_results import Maker, value_like
 from torch._dynamo.region_reuse import Match, transported_guards
 from torch._guards import Guard, Source, TracingContext
@@ -274,10 +275,14 @@ class CalledPiece:
     """A run of a traced call's operators that has a body, and how another call of the body is made."""
 
     region: list[Node]
-    inputs: list[Node]
     places: list[int]
     name: str
     options: Any
+
+    @functools.cached_property
+    def inputs(self) -> list[Node]:
+        """What the run takes from outside; first read when all stamps that came before have been replaced."""
+        return inputs_of(self.region)
 
     def call(self, graph: torch.fx.Graph, stands_for: dict[Node, Node], values: _Values) -> dict[Node, Node]:
         """Emits a call where ``graph`` inserts; returns what stands for the run's results."""

@@ -90,43 +90,51 @@ class Resolver:
 
 
 class Fate(enum.Enum):
-    """What became of a source by transport."""
+    """What tracing a call makes of a source that is another than in the earlier call."""
 
     UNCHANGED = enum.auto()  # it is the same source
-    OWN = enum.auto()  # another source, with a value of its own
-    SHARED = enum.auto()  # another source of the same object
-    BEHIND_SHARED = enum.auto()  # behind an object that is the same in both calls
+    OWN = enum.auto()  # it is looked at, and guarded
+    KNOWN = enum.auto()  # its object is known by another source: guarded to be that object
+    BEHIND_KNOWN = enum.auto()  # behind such an object, and guarded there
 
 
 class Fates:
-    """The fates of sources in one call: which guards of an earlier call are about something else here.
+    """The fates of sources in one call: which guards of an earlier call it has, and which are to be checked."""
 
-    What lies behind an object that both calls share is guarded by the earlier call's own source, as long as the
-    object is the same; so tracing makes a guard for the object only.
-    """
-
-    def __init__(self, transport: Transport, resolve: Resolver) -> None:
+    def __init__(self, tx: InstructionTranslatorBase, transport: Transport, resolve: Resolver) -> None:
         self.transport = transport
         self.resolve = resolve
-        self._known: dict[Source, Fate] = {}
+        self._trackers = tx.output.side_effects.id_to_variable
+        # source -> its fate, and whether the earlier call found the very same object there
+        self._known: dict[Source, tuple[Fate, bool]] = {}
 
     def __call__(self, source: Source) -> Fate:
         """Raises what following the source raises."""
+        return self._look(source)[0]
+
+    def may_differ(self, source: Source) -> bool:
+        """Whether there may be something else at ``source``; false behind an object that both calls share."""
+        return not self._look(source)[1]
+
+    def _look(self, source: Source) -> tuple[Fate, bool]:
         found = self._known.get(source)
         if found is None:
             found = self._known[source] = self._find(source)
         return found
 
-    def _find(self, source: Source) -> Fate:
+    def _find(self, source: Source) -> tuple[Fate, bool]:
         new = self.transport(source)
         if new is source:
-            return Fate.UNCHANGED
+            return Fate.UNCHANGED, True
+        value, old = self.resolve(new), self.resolve(source)
+        same = has_identity(value) and value is old
         if isinstance(source, ChainedSource):
-            base = self(source.base)
-            if base in (Fate.SHARED, Fate.BEHIND_SHARED):
-                return Fate.BEHIND_SHARED
-        value = self.resolve(new)
-        return Fate.SHARED if has_identity(value) and value is self.resolve(source) else Fate.OWN
+            fate, base_is_same = self._look(source.base)
+            if fate in (Fate.KNOWN, Fate.BEHIND_KNOWN):
+                return Fate.BEHIND_KNOWN, same or base_is_same
+        known = self._trackers.get(id(value)) if has_identity(value) else None
+        elsewhere = known is not None and known.source is not None and known.source.name != new.name
+        return (Fate.KNOWN if same or elsewhere else Fate.OWN), same
 
 
 def has_identity(value: Any) -> bool:

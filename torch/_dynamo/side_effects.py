@@ -24,3 +24,12 @@ def load_attr(self: Any, item: Any, name: str, deleted_ok: bool = False, check: 
     for observer in _observers(self):
         observer.read_pending.append(item)
     return stock("torch._dynamo.side_effects:SideEffects.load_attr")(self, item, name, deleted_ok, check)
+
+
+@replaces("SideEffects.load_cell")
+def load_cell(self: Any, cellvar: Any) -> Any:
+    found = stock("torch._dynamo.side_effects:SideEffects.load_cell")(self, cellvar)
+    for observer in _observers(self):
+        # Dynamo knows the contents without asking for their source again.
+        observer.loaded.append(found)
+    return found

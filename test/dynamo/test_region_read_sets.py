@@ -1,0 +1,235 @@
+"""Programs that an earlier version of the reuse got wrong, each named after what it did not see."""
+
+import pytest
+from torch._dynamo.utils import counters
+
+import torch
+import torch._dynamo
+
+
+X = torch.ones(1)
+
+
+class Plain:
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+def loop(mark, body, layers):
+    marked = mark(body)
+
+    def program(x):
+        x = x * 1
+        for layer in layers:
+            x = marked(layer, x)
+        return x
+
+    return program
+
+
+def one(**more):
+    return torch.ones(1, **more)
+
+
+def shape_of_a_tensor_that_is_no_operand(mark):
+    return loop(mark, lambda o, x: x * o.w.shape[0], [Plain(w=torch.ones(2)), Plain(w=torch.ones(3))]), []
+
+
+def flag_of_a_tensor_that_is_no_operand(mark):
+    layers = [Plain(w=one()), Plain(w=one())]
+    program = loop(mark, lambda o, x: x * 2 if o.w.requires_grad else x + 7, layers)
+    return program, [lambda: layers[1].w.requires_grad_()]
+
+
+def identity_of_tensors_that_are_no_operands(mark):
+    layers = [Plain(w=one(), v=one()) for _ in range(2)]
+    program = loop(mark, lambda o, x: x * 2 if o.w is o.v else x + 7, layers)
+    return program, [lambda: setattr(layers[1], "w", layers[1].v)]
+
+
+def number_with_a_symbol_of_its_own(mark):
+    layers = [Plain(k=2), Plain(k=2)]
+    edits = [lambda: [setattr(o, "k", 3) for o in layers], lambda: setattr(layers[1], "k", 5)]
+    return loop(mark, lambda o, x: x * o.k, layers), edits
+
+
+SCALE = 3
+
+
+def global_bound_anew(mark):
+    marked = mark(lambda x: x * 2 + SCALE)
+
+    def program(x):
+        global SCALE
+        x = marked(x * 1)
+        SCALE = 4
+        x = marked(x)
+        SCALE = 3
+        return x
+
+    return program, []
+
+
+def cell_bound_anew(mark):
+    k = one()
+    marked = mark(lambda x: x * 2 + k)
+
+    def program(x):
+        nonlocal k
+        x = marked(x * 1)
+        k = x * 5
+        x = marked(x)
+        k = torch.ones(1)
+        return x
+
+    return program, []
+
+
+def list_in_a_cell(mark):
+    numbers = [1]
+    marked = mark(lambda x, k: x * 2 + k + sum(numbers))
+
+    def program(x):
+        x = marked(marked(x * 1, 1), 2)
+        numbers.append(5)
+        x = marked(x, 2)
+        numbers.pop()
+        return x
+
+    return program, []
+
+
+def object_in_a_cell(mark):
+    o = Plain(a=1)
+    marked = mark(lambda x, k: x * 2 + k + o.a)
+
+    def program(x):
+        x = marked(marked(x * 1, 1), 2)
+        o.a = 7
+        x = marked(x, 2)
+        o.a = 1
+        return x
+
+    return program, []
+
+
+def list_that_outlives_the_call(mark):
+    kept = {}
+
+    def body(x):
+        if "l" not in kept:
+            kept["l"] = [0]
+        return x * 2 + 1, kept["l"]
+
+    marked = mark(body)
+
+    def program(x):
+        x = x * 1
+        lengths = []
+        for _ in range(4):
+            x, numbers = marked(x)
+            numbers.append(1)
+            lengths.append(len(numbers))
+        kept.clear()
+        return x, lengths
+
+    return program, []
+
+
+def order_of_a_dict(mark):
+    layers = [Plain(d={"a": 1, "b": 2}), Plain(d={"b": 2, "a": 1})]
+    return loop(mark, lambda o, x: x * 2 if next(iter(o.d)) == "a" else x + 7, layers), []
+
+
+def order_of_attributes(mark):
+    layers = [Plain(a=1, b=2), Plain(b=2, a=1)]
+    return loop(mark, lambda o, x: x * 2 if next(iter(vars(o))) == "a" else x + 7, layers), []
+
+
+def attribute_of_a_result(mark):
+    def body(x):
+        y = x * 2
+        y.tag = 3
+        return y
+
+    marked = mark(body)
+
+    def program(x):
+        x = x * 1
+        tags = []
+        for _ in range(3):
+            x = marked(x)
+            tags.append(getattr(x, "tag", None))
+        return x, tags
+
+    return program, []
+
+
+def traced_call_on_the_result_of_a_stamp(mark):
+    return loop(mark, lambda k, x: x * 2 + k, [1, 1, 2, 2, 1, 2]), []
+
+
+def two_functions_in_turn(mark):
+    f, g = mark(lambda x: x * 2 + 1), mark(lambda x: x.sin())
+    return lambda x: g(g(f(f(f(x * 1))))), []
+
+
+def call_under_vmap(mark):
+    g = mark(lambda r: r * 2 + 1)
+    return lambda x: torch.func.vmap(lambda r: g(g(g(r))))(x * 1), []
+
+
+PROGRAMS = [
+    shape_of_a_tensor_that_is_no_operand,
+    flag_of_a_tensor_that_is_no_operand,
+    identity_of_tensors_that_are_no_operands,
+    number_with_a_symbol_of_its_own,
+    global_bound_anew,
+    cell_bound_anew,
+    list_in_a_cell,
+    object_in_a_cell,
+    list_that_outlives_the_call,
+    order_of_a_dict,
+    order_of_attributes,
+    attribute_of_a_result,
+    traced_call_on_the_result_of_a_stamp,
+    two_functions_in_turn,
+    call_under_vmap,
+]
+
+
+@pytest.mark.parametrize("verified", [False, True], ids=["reused", "verified"])
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_not_overlooked(make, verified):
+    """Results of a first call and of one after each edit are those of eager."""
+    torch._dynamo.reset()
+    counters.clear()
+    program, edits = make(torch.compiler.nested_compile_region)
+    compiled = torch.compile(program, backend="eager")
+    with torch._dynamo.config.patch(graph_deduplication_lint=True, verify_region_reuse=verified):
+        for edit in (None, *edits):
+            if edit is not None:
+                edit()
+            got = compiled(X)
+            wanted = program(X)
+            assert str(got) == str(wanted)
+    assert counters["regions"]["traced"] + counters["regions"]["inlined"] > 0
+
+
+def test_reuse_is_what_the_programs_are_about():
+    """Without reuse, they would prove nothing."""
+    reused = set()
+    for make in PROGRAMS:
+        torch._dynamo.reset()
+        counters.clear()
+        program, _ = make(torch.compiler.nested_compile_region)
+        torch.compile(program, backend="eager")(X)
+        if counters["regions"]["reused"]:
+            reused.add(make.__name__)
+    assert reused >= {
+        "flag_of_a_tensor_that_is_no_operand",
+        "identity_of_tensors_that_are_no_operands",
+        "number_with_a_symbol_of_its_own",
+        "traced_call_on_the_result_of_a_stamp",
+        "two_functions_in_turn",
+    }
