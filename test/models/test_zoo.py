@@ -1,6 +1,7 @@
 """Real architectures, small: with the flag they train and infer as without it."""
 
 import pytest
+from marked import state
 from torch._dynamo.utils import counters
 
 import torch
@@ -9,17 +10,6 @@ from benchmarks.zoo import ARCHITECTURES, build
 
 
 STEPS = 2
-
-
-def _state(model):
-    """Copies of a model's gradients, parameters and buffers; no gradient counts as zero."""
-    return {
-        "gradients": {
-            n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()
-        },
-        "parameters": {n: p.detach().clone() for n, p in model.named_parameters()},
-        "buffers": {n: b.clone() for n, b in model.named_buffers()},
-    }
 
 
 def _train_and_infer(name, layers, backend, flag, dropout=False):
@@ -39,7 +29,7 @@ def _train_and_infer(name, layers, backend, flag, dropout=False):
             optimizer.zero_grad(set_to_none=True)
             out = example.call(called)
             out.float().pow(2).mean().backward()
-            before = _state(model)
+            before = state(model)
             seen += [out.detach().clone(), before, torch.get_rng_state()]
             optimizer.step()
         model.eval()

@@ -14,6 +14,7 @@ Postcondition: as that of outlining; every call has an outcome.
 
 from __future__ import annotations
 
+import bisect
 import logging
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
@@ -234,7 +235,7 @@ class _Plan:
     def _piece(self, repeat: Repeat, owner: dict[int, RegionCall], options: int) -> _Piece:
         starts = repeat.starts
         begins = sorted(owner)
-        calls = [owner[max(b for b in begins if b <= s)] for s in starts]
+        calls = [owner[begins[bisect.bisect_right(begins, s) - 1]] for s in starts]
         regions = [self.view.nodes[s : s + repeat.length] for s in starts]
         first, end = starts[0], starts[0] + repeat.length
         return _Piece(regions, calls, (tuple(self.sequence[first:end]), self.view.signature(first, end), options))

@@ -121,19 +121,31 @@ def _replace(
 ) -> None:
     """Puts a call of a body in the place of a region's last node, and erases the region."""
     results = [region[place] for place in places]
-    with graph.inserting_after(region[-1]):
-        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *inputs))
-    call.meta = call_meta(region[-1], options)
-    call.meta["example_value"] = tuple(r.meta["example_value"] for r in results)
-    previous = call
-    for k, result in enumerate(results):
-        with graph.inserting_after(previous):
-            outer = graph.call_function(operator.getitem, (call, k))
-        outer.meta = dict(result.meta)
+    with graph.inserting_before(region[-1].next):
+        meta = call_meta(region[-1], options)
+        outside = emit_call(graph, body_node, name, inputs, [dict(r.meta) for r in results], meta)
+    for result, outer in zip(results, outside, strict=True):
         result.replace_all_uses_with(outer, delete_user_cb=_not_in(region))
-        previous = outer
     for node in reversed(region):
         graph.erase_node(node)
+
+
+def emit_call(
+    graph: torch.fx.Graph,
+    body_node: Node,
+    name: str,
+    operands: list[Node],
+    result_metas: list[dict[str, Any]],
+    meta: dict[str, Any],
+) -> list[Node]:
+    """Emits a call of the body ``name`` where ``graph`` inserts; returns a node for each result."""
+    call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *operands))
+    call.meta = {**meta, "example_value": tuple(m["example_value"] for m in result_metas)}
+    results = []
+    for k, result_meta in enumerate(result_metas):
+        results.append(graph.call_function(operator.getitem, (call, k)))
+        results[-1].meta = result_meta
+    return results
 
 
 def call_meta(last: Node, options: Any) -> dict[str, Any]:

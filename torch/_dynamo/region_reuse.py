@@ -142,7 +142,7 @@ def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) ->
         return Input(leaf=given[node], key=_value_key(value))
     if isinstance(value, torch.SymInt):
         # Equal expressions are one value, and the frame has it where it is bound. A number behind an argument has a
-        # symbol of its own in each call; _check_numbers refuses it.
+        # symbol of its own in each call; _condition refuses it.
         bound = tx.output.current_tracer.bound_symbols.get(value.node.expr)
         if isinstance(bound, torch.fx.Proxy) and bound.node is node:
             return Input(symbol=value.node.expr)

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 import torch
 from torch._dynamo.region_arguments import Arguments
 from torch._dynamo.region_boundary import GraphView
-from torch._dynamo.region_outlining import call_meta, inputs_of
+from torch._dynamo.region_outlining import call_meta, emit_call, inputs_of
 from torch._dynamo.region_results import Maker, value_like
 from torch._dynamo.region_reuse import Match, transported_guards
 from torch._guards import Guard, Source, TracingContext
@@ -128,7 +128,8 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
             made.append(_as_call(tracker, graph, call, stamp))
     view = GraphView(graph, tracker.written_operands)
     for call in calls:
-        own = _live(view, {n: n for n in call.nodes if not n._erased and not set(call.nodes).issuperset(n.users)})
+        inside = set(call.nodes)
+        own = _live(view, {n: n for n in call.nodes if not n._erased and not inside.issuperset(n.users)})
         kinds: dict[frozenset[Node] | None, list[Stamp]] = {}
         for stamp in call.stamps:
             # What it takes or returns is written later: the operators that touch it must be seen.
@@ -140,7 +141,7 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
                 new = _as_call(tracker, graph, call, stamps.pop(0))
                 made.append(new)
                 if live is not None:
-                    new.stamps, stamps = [_of(new, call, stamp) for stamp in stamps], []
+                    new.stamps, stamps = [_of(new, stamp) for stamp in stamps], []
     return made
 
 
@@ -162,11 +163,10 @@ def _with_inner(calls: Iterable[RegionCall]) -> list[RegionCall]:
 def _into_outer(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCall, stamp: Stamp) -> None:
     """Makes a stamp inside a traced call an inner call of that one."""
     call.stamps.remove(stamp)
-    results = dict(stamp.results)
     outer = stamp.outer
-    new = _as_call(tracker, graph, call, stamp, results)
+    new = _as_call(tracker, graph, call, stamp)
     gone = {stamp.node, *stamp.results.values()}
-    becomes = {result: results[node] for node, result in stamp.results.items()}
+    becomes = {result: new.came_from[node] for node, result in stamp.results.items()}
     if outer is not None:
         outer.inner.append(new)
     while outer is not None:
@@ -186,25 +186,17 @@ def _replaced(nodes: list[Node], at: Node, gone: set[Node], new: list[Node]) -> 
     return found
 
 
-def _as_call(
-    tracker: GraphRegionTracker,
-    graph: torch.fx.Graph,
-    call: RegionCall,
-    stamp: Stamp,
-    becomes: dict[Node, Node] | None = None,
-) -> RegionCall:
-    """Puts a stamp back as a call of its own; ``becomes`` is given the nodes that stand for the call's."""
-    stands_for = put_back(graph, tracker, call, stamp)
-    if becomes is not None:
-        becomes.update(stands_for)
-    new = dataclasses.replace(call, inner=[], stamps=[], ended=True, outer=stamp.outer)
-    new.nodes = [stands_for[n] for n in call.nodes if n in stands_for]
-    new.came_from = stands_for
-    return new
+def _as_call(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCall, stamp: Stamp) -> RegionCall:
+    """Puts a stamp back as a call of its own."""
+    came_from = put_back(graph, tracker, call, stamp)
+    nodes = [came_from[n] for n in call.nodes if n in came_from]
+    return dataclasses.replace(
+        call, nodes=nodes, inner=[], stamps=[], ended=True, outer=stamp.outer, came_from=came_from
+    )
 
 
-def _of(new: RegionCall, call: RegionCall, stamp: Stamp) -> Stamp:
-    """A stamp of ``call`` as one of ``new``, which was a stamp of ``call`` itself."""
+def _of(new: RegionCall, stamp: Stamp) -> Stamp:
+    """A stamp of the call that ``new`` was a stamp of, as one of ``new``."""
     results = {new.came_from[node]: result for node, result in stamp.results.items()}
     return dataclasses.replace(stamp, results=results)
 
@@ -287,16 +279,11 @@ class CalledPiece:
     def call(self, graph: torch.fx.Graph, stands_for: dict[Node, Node], values: _Values) -> dict[Node, Node]:
         """Emits a call where ``graph`` inserts; returns what stands for the run's results."""
         operands = [stands_for[node] for node in self.inputs]
-        target = torch.ops.higher_order.invoke_subgraph
-        call = graph.call_function(target, (graph.get_attr(self.name), self.name, *operands))
-        call.meta = call_meta(self.region[-1], self.options)
-        results = {}
-        for k, place in enumerate(self.places):
-            node = self.region[place]
-            results[node] = outer = graph.call_function(operator.getitem, (call, k))
-            outer.meta = {**node.meta, "example_value": values.like(node.meta["example_value"])}
-        call.meta["example_value"] = tuple(r.meta["example_value"] for r in results.values())
-        return results
+        nodes = [self.region[place] for place in self.places]
+        metas = [{**node.meta, "example_value": values.like(node.meta["example_value"])} for node in nodes]
+        body_node = graph.get_attr(self.name)
+        results = emit_call(graph, body_node, self.name, operands, metas, call_meta(self.region[-1], self.options))
+        return dict(zip(nodes, results, strict=True))
 
 
 class _Values:
