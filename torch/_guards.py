@@ -45,6 +45,9 @@ class InvokeSubgraphReuseCondition:
     # Without them a body that was traced for two weights would be reused for tied ones, or the reverse.
     distinct: list[Any]
     same: list[tuple[Any, Any]]
+    # id -> source of the objects that were met by a way that no argument leads to, and are the same in every call.
+    # Without them, a body that was traced for two objects would be reused where an argument leads to the other one.
+    elsewhere: dict[int, Any]
     # (source, class, metadata...): tensors that were looked at, operands or not. Without them, a body would be reused
     # for a tensor of another shape that only a branch asked for.
     tensors: list[tuple[Any, Hashable]]

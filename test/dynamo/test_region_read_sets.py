@@ -179,7 +179,41 @@ def call_under_vmap(mark):
     return lambda x: torch.func.vmap(lambda r: g(g(g(r))))(x * 1), []
 
 
+SHARED = Plain(w=torch.tensor([2.0]))
+SHARED_LIST = [SHARED]
+
+
+def _with_shared(where):
+    """Layers, the one at ``where`` of which holds what the body finds in a global too."""
+    subs = [Plain(w=torch.tensor([float(k)])) for k in (3, 5, 7, 11)]
+    subs[where] = SHARED
+    return [Plain(sub=sub) for sub in subs]
+
+
+def global_that_is_behind_an_argument(mark):
+    return loop(mark, lambda o, x: x * o.sub.w + SHARED.w, _with_shared(0)), []
+
+
+def global_that_is_behind_a_later_argument(mark):
+    return loop(mark, lambda o, x: x * o.sub.w + (SHARED.w if o.sub is SHARED else 1), _with_shared(2)), []
+
+
+def global_that_is_an_argument(mark):
+    tensors = [SHARED.w, *(torch.tensor([float(k)]) for k in (3, 5))]
+    return loop(mark, lambda w, x: x * w + SHARED.w, tensors), []
+
+
+def global_list_that_holds_what_is_behind_an_argument(mark):
+    layers = _with_shared(0)
+    inner = loop(mark, lambda o, x: x * o.sub.w + SHARED_LIST[0].w, layers)
+    return lambda x: inner(x * layers[0].sub.w * SHARED_LIST[0].w), []
+
+
 PROGRAMS = [
+    global_that_is_behind_an_argument,
+    global_that_is_behind_a_later_argument,
+    global_that_is_an_argument,
+    global_list_that_holds_what_is_behind_an_argument,
     shape_of_a_tensor_that_is_no_operand,
     flag_of_a_tensor_that_is_no_operand,
     identity_of_tensors_that_are_no_operands,
@@ -227,6 +261,10 @@ def test_reuse_is_what_the_programs_are_about():
         if counters["regions"]["reused"]:
             reused.add(make.__name__)
     assert reused >= {
+        "global_that_is_behind_an_argument",
+        "global_that_is_behind_a_later_argument",
+        "global_that_is_an_argument",
+        "global_list_that_holds_what_is_behind_an_argument",
         "flag_of_a_tensor_that_is_no_operand",
         "identity_of_tensors_that_are_no_operands",
         "number_with_a_symbol_of_its_own",

@@ -102,6 +102,7 @@ class Observer:
         condition = match.entry.condition
         old = [s for s, *_ in (*condition.guards, *condition.objects, *condition.same)]
         self.sources.update(map(match.fates.transport, [*old, *condition.distinct]))
+        self.sources.update(condition.elsewhere.values())
         self.read_pending += [t for t in condition.met if t.source is None]
 
     def made_since(self) -> set[int]:
@@ -114,6 +115,27 @@ class Observer:
         cache = self.tx.output.variable_tracker_cache
         found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
         return found + self.read_pending + self.loaded
+
+
+def sources_held(trackers: list[VariableTracker]) -> Iterator[Source]:
+    """Sources of ``trackers`` and of what their containers hold.
+
+    What a container holds may be known by another source than the one it came by; here are both.
+    """
+    todo, seen = list(trackers), set()
+    while todo:
+        tracker: Any = todo.pop()
+        if id(tracker) in seen:
+            continue
+        seen.add(id(tracker))
+        if tracker.source is not None:
+            yield tracker.source
+        if (found := tracker.unwrap()) is not tracker:
+            todo.append(found)
+        elif not issubclass(type(tracker), LazyVariableTracker):
+            items = vars(tracker).get("items", ())
+            if isinstance(items, (list, tuple, dict)):
+                todo += items.values() if isinstance(items, dict) else items
 
 
 def reachable(trackers: list[VariableTracker]) -> Iterator[VariableTracker]:

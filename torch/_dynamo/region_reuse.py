@@ -23,7 +23,7 @@ from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_identity import Unkeyable, constant_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
-from torch._dynamo.region_reads import Observer, pending
+from torch._dynamo.region_reads import Observer, pending, sources_held
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, root_of
 from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
@@ -167,7 +167,8 @@ def _condition(tx: InstructionTranslatorBase, arguments: Arguments, observer: Ob
     behind = dict.fromkeys(s for s in known if known[s] and root_of(s, roots))
     guards = [_guard(guard, resolve) for s in behind for guard in known[s]]
     met = {s for s in observer.sources if root_of(s, roots)} | set(behind)
-    objects, distinct, same = _objects(tx, met, resolve)
+    elsewhere = _elsewhere(observer, roots, resolve)
+    objects, distinct, same = _objects(tx, met, elsewhere, resolve)
     tensors = []
     for source in met:
         tracker = dict.get(trackers, source)
@@ -178,8 +179,23 @@ def _condition(tx: InstructionTranslatorBase, arguments: Arguments, observer: Ob
             tensors.append((source, _tensor_state(seen)))
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
-        leaf_sources, [g for g in guards if g is not None], objects, distinct, same, tensors, observer.met()
+        leaf_sources, [g for g in guards if g is not None], objects, distinct, same, elsewhere, tensors, observer.met()
     )
+
+
+def _elsewhere(observer: Observer, roots: set[Source], resolve: Resolver) -> dict[int, Source]:
+    """Objects that the call met at sources that no argument leads to, by id: they are the same in every call."""
+    found: dict[int, Source] = {}
+    for source in dict.fromkeys((*observer.sources, *sources_held(observer.met()))):
+        if root_of(source, roots):
+            continue
+        try:
+            value = resolve(source)
+        except Exception:
+            continue  # not there when the frame begins
+        if has_identity(value):
+            found.setdefault(id(value), source)
+    return found
 
 
 def _tensor_state(tracker: Any) -> Hashable:
@@ -214,7 +230,7 @@ def _exact(value: Any) -> Hashable:
 
 
 def _objects(
-    tx: InstructionTranslatorBase, met: set[Source], resolve: Resolver
+    tx: InstructionTranslatorBase, met: set[Source], elsewhere: dict[int, Source], resolve: Resolver
 ) -> tuple[list[Any], list[Source], list[tuple[Source, Source]]]:
     """What objects at ``met`` look like, which are different ones, and which are one."""
     objects: list[Any] = []
@@ -229,6 +245,9 @@ def _objects(
         if isinstance(value, (torch.nn.Module, dict, set, frozenset)) or type(value).__module__ != "builtins":
             objects.append((source, appearance(value)))
         if not has_identity(value):
+            continue
+        if (other := elsewhere.get(id(value))) is not None:
+            same.append((source, other))
             continue
         owner = trackers.get(id(value))
         if owner is not None and owner.source is not None and owner.source.name != source.name:
@@ -382,7 +401,8 @@ def _check_identities(condition: InvokeSubgraphReuseCondition, fates: Fates) -> 
     seen: dict[int, Source] = {}
     for source in condition.distinct:
         new = fates.transport(source)
-        if seen.setdefault(id(_at(fates.resolve, new)), new) is not new:
+        value = _at(fates.resolve, new)
+        if seen.setdefault(id(value), new) is not new or id(value) in condition.elsewhere:
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, new.name)
     for pair in condition.same:
         one, other = map(fates.transport, pair)
