@@ -51,6 +51,14 @@ class InvokeSubgraphReuseCondition:
     # (source, class, metadata...): tensors that were looked at, operands or not. Without them, a body would be reused
     # for a tensor of another shape that only a branch asked for.
     tensors: list[tuple[Any, Hashable]]
+    # (expression, key): what the held constants were that tracing looked at. Without them, a branch on a number among
+    # the arguments would be taken as in the traced call.
+    pins: list[tuple[Any, Hashable]]
+    # Elements that were found by a held index, in the order in which they were found. Without them, each call would
+    # use the traced call's element.
+    paths: list[Any]
+    # source -> makers of the guards of numbers that were used as an index only: guarded, but free to differ.
+    indices: dict[Any, list[Any]]
     # Trackers of existing objects that the call met. Reuse is refused when the frame changes one: a guard is
     # about the object as it was when the frame began.
     met: list[Any]
@@ -68,11 +76,18 @@ class InvokeSubgraphReuseEntry:
     inputs: list[Any]
     # Which of the body's values the result is made of (places), and how.
     results: list[int]
-    recipe: Callable[..., Any]
+    recipe: Any
+    # What the call changes outside of it, in order.
+    effects: list[Any]
+    # Numbers of the operands in whose memory the body writes.
+    writes: list[int]
     # The global state that it was traced under is in its bucket.
     function: Any = None
     bucket: Hashable = None
     hits: int = field(default=0)
+    # The same entry for calls whose arguments have been looked at before, which have another fingerprint.
+    others: list[InvokeSubgraphReuseEntry] = field(default_factory=list)
+    main: InvokeSubgraphReuseEntry | None = None
 
 
 @replaces
@@ -154,10 +169,12 @@ class InvokeSubgraphCache(HopSubgraphCache):
         """Adds an entry; drops the least recently used one of its function when there are more than allowed."""
         own = self.by_function.setdefault(entry.function, OrderedDict())
         own[id(entry)] = entry
-        self.buckets.setdefault(entry.bucket, []).insert(0, entry)
+        for each in (entry, *entry.others):
+            self.buckets.setdefault(each.bucket, []).insert(0, each)
         while len(own) > max(max_reuse_entries, 0):
             _, old = own.popitem(last=False)
-            self.buckets[old.bucket].remove(old)
+            for each in (old, *old.others):
+                self.buckets[each.bucket].remove(each)
             log.info(
                 "region %s: more than %d variants, the least recently used is dropped (%d calls reused it);"
                 " see max_reuse_entries of nested_compile_region",
@@ -168,8 +185,9 @@ class InvokeSubgraphCache(HopSubgraphCache):
 
     def touch(self, entry: InvokeSubgraphReuseEntry) -> None:
         """Notes a use of ``entry``."""
-        entry.hits += 1
-        self.by_function[entry.function].move_to_end(id(entry))
+        main = entry.main or entry
+        main.hits += 1
+        self.by_function[main.function].move_to_end(id(main))
         bucket = self.buckets[entry.bucket]
         bucket.remove(entry)
         bucket.insert(0, entry)

@@ -31,6 +31,7 @@ from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 
 from torch._dynamo import variables
 from torch._dynamo.region_boundary import value_storages
+from torch._dynamo.region_held import Held, HeldConstant, HeldList
 from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
 
@@ -70,11 +71,18 @@ class Arguments:
         fn: VariableTracker,
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
+        held: list[HeldConstant],
     ) -> None:
-        """Raises CannotReuse when an argument is of a kind that cannot be compared."""
+        """``held`` are the constants among the arguments that are held back.
+
+        Raises CannotReuse when an argument is of a kind that cannot be compared.
+        """
         self._tx = tx
         # All trackers, containers too, in the order of the walk; equal keys walk alike.
         self.leaves: list[Leaf] = []
+        # What is not in the key; see Note [A constant is read when somebody asks for its value].
+        self.held = held
+        self.lists: list[HeldList] = []
         # id of a tracker, or of a proxy's node -> its number in order of first sight.
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
@@ -89,6 +97,13 @@ class Arguments:
         return self._numbers.setdefault(id(identity), len(self._numbers))
 
     def _walk(self, tracker: VariableTracker) -> Hashable:
+        if issubclass(type(tracker), Held):
+            if type(tracker) is HeldList and tracker.holding is None:
+                return self._hold_list(tracker)
+            if type(tracker) is HeldConstant and any(tracker is held for held in self.held):
+                self.leaves.append(Leaf(tracker, ()))
+                return "held", type(tracker.held_value)
+            tracker = tracker.realize()  # of the call around this one
         if issubclass(type(tracker), LazyVariableTracker):
             lazy: Any = tracker
             if not lazy.is_realized():
@@ -97,12 +112,27 @@ class Arguments:
         self.leaves.append(Leaf(tracker, () if tracker.source is None else (tracker.source,)))
         return self._key_of(tracker)
 
+    def _hold_list(self, held: HeldList) -> Hashable:
+        at_bottom: VariableTracker = held
+        while type(at_bottom) is HeldList:
+            at_bottom = at_bottom.held
+        if id(at_bottom) in self._numbers:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "a list that is there twice")
+        self._numbers[id(at_bottom)] = len(self._numbers)
+        self.lists.append(held)
+        self.leaves.append(Leaf(held, ()))
+        return "held list"
+
     def _key_of(self, tracker: Any) -> Hashable:
         kind = type(tracker)
         if kind is TensorVariable:
             return self._tensor(tracker)
         if kind is SymNodeVariable:
             return ("symbol", self._keyed(symbol_key, tracker.sym_num), self._number(tracker.proxy.node))
+        sourced = kind in (TupleVariable, ListVariable, ConstDictVariable) and tracker.source is not None
+        if sourced and not self._tx.output.side_effects.is_modified(tracker):
+            # Like an object: what it holds is behind its source.
+            return ("object", kind, tracker.python_type(), self._number(tracker))
         if kind in (TupleVariable, SizeVariable, SliceVariable):
             return (kind, tracker.python_type(), *map(self._walk, tracker.items))
         if kind is ListVariable:
@@ -123,6 +153,8 @@ class Arguments:
 
     def _once(self, tracker: VariableTracker, key: Any) -> Hashable:
         seen = id(tracker) in self._numbers
+        if seen and self.lists:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "something that is there twice")
         number = self._number(tracker)
         return ("again", number) if seen else (number, key())
 

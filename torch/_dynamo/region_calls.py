@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch._dynamo.variables.base import VariableTracker
 
     from torch._dynamo.region_arguments import CannotReuse
+    from torch._dynamo.region_held import Holding
     from torch._dynamo.region_reads import Observer
     from torch._dynamo.region_stamps import Stamp
 
@@ -88,6 +89,12 @@ class RegionCalls:
         self.open: RegionCall | None = None
         # Of the calls that are being traced, those that may be reused.
         self.observers: list[Observer] = []
+        # Containers that a held index was used on, where what they hold was known before the call.
+        self.indexed: dict[int, VariableTracker] = {}
+
+    def is_only(self, holding: Holding) -> bool:
+        """Whether the call of ``holding`` is the only one that is observed."""
+        return len(self.observers) == 1 and self.observers[0].holding is holding
 
     def trace(
         self, tx: InstructionTranslatorBase, call: RegionCall, body: Callable[[], VariableTracker]

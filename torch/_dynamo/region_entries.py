@@ -13,6 +13,8 @@ and everything that the entry foretold is compared with what came of it (region_
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
@@ -23,13 +25,14 @@ from torch.fx import traceback
 import torch
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_calls import RegionCall
+from torch._dynamo.region_held import HeldConstant, held_type, hold, hold_list
 from torch._dynamo.region_identity import global_state_key
 from torch._dynamo.region_options import verifying
 from torch._dynamo.region_outcomes import Outcome, ReuseMissReason
 from torch._dynamo.region_reads import Observer
 from torch._dynamo.region_reuse import Match, find, save
 from torch._dynamo.region_stamps import stamp_out
-from torch._dynamo.region_verify import verify
+from torch._dynamo.region_verify import guards_now, verify
 
 
 if TYPE_CHECKING:
@@ -50,41 +53,35 @@ def call_region(
 ) -> VariableTracker:
     """The result of calling ``fn``; ``limit`` entries of it are kept at most."""
     calls = tx.output.region_tracker.calls
-
-    def trace() -> VariableTracker:
-        return calls.trace(tx, call, lambda: fn.call_function(tx, args, kwargs))
-
-    if len(tx.output.tracers) > 1:
-        call.miss = CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
-        return trace()
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        call.miss = CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
-        return trace()
     try:
-        arguments = Arguments(tx, fn, args, kwargs)
+        held = _Held(tx, fn, args, kwargs)
     except CannotReuse as e:
         call.miss = e
-        return trace()
-    state = (global_state_key(), _symbolic_state(tx))
-    function = arguments.function
-    bucket = (function, arguments.key, state)
+        return calls.trace(tx, call, lambda: fn.call_function(tx, args, kwargs))
     cache: Any = tx.output.tracing_context.hop_dispatch_set_cache.get_cache(torch._higher_order_ops.invoke_subgraph)
-    match = _find(tx, call, arguments, cache, bucket)
+    match, arguments = None, held.variants[0]
+    for variant in held.variants:
+        if match is None:
+            match, arguments = _find(tx, call, variant, cache, held.bucket(variant)), variant
     if match is not None and not verifying():
         result = _reuse(tx, call, arguments, cache, match)
         if result is not None:
             return result
+    before = guards_now(tx) if match is not None else set()
     with Observer(tx) as observer:
-        result = trace()
+        for each in (*held.constants, *held.variants[0].lists):
+            observer.holding.add(each)
+        result = calls.trace(tx, call, lambda: fn.call_function(tx, held.args, held.kwargs))
     try:
         if call.graph is None:
             return result  # rolled back, or in another graph
-        if (global_state_key(), _symbolic_state(tx)) != state:
+        if (global_state_key(), _symbolic_state(tx)) != held.state:
             raise CannotReuse(ReuseMissReason.CHANGES_GLOBAL_STATE)
+        arguments = held.variant_for(observer)
         entry = save(tx, arguments, observer, call, result)
     except CannotReuse as e:
         if match is not None:
-            verify(tx, match, None, e)
+            verify(tx, match, None, e, before)
         call.miss = e
         return result
     except Exception:
@@ -93,11 +90,83 @@ def call_region(
         log.warning("%s: not kept for reuse: reading what it depends on failed", call.function, exc_info=True)
         return result
     if match is not None:
-        verify(tx, match, entry, None)
+        verify(tx, match, entry, None, before)
         return result
-    entry.function, entry.bucket = function, bucket
+    entry.function, entry.bucket = arguments.function, held.bucket(arguments)
+    _add_looked_at(tx, entry, arguments, fn, args, kwargs)
     cache.add(entry, limit)
     return result
+
+
+class _Held:
+    """The arguments of a call as it is traced: constants and lists held back.
+
+    There are two ``variants`` when there is a list: held back, and with what it holds.
+    """
+
+    def __init__(
+        self,
+        tx: InstructionTranslatorBase,
+        fn: VariableTracker,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> None:
+        """Raises CannotReuse when the call cannot be compared with others."""
+        if len(tx.output.tracers) > 1:
+            raise CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
+        self.constants: list[HeldConstant] = []
+        plain = [hold(a, self.constants) for a in args], {n: hold(a, self.constants) for n, a in kwargs.items()}
+        self.args = [hold_list(tx, a) for a in plain[0]]
+        self.kwargs = {name: hold_list(tx, a) for name, a in plain[1].items()}
+        self.state = (global_state_key(), _symbolic_state(tx))
+        self._bindings = _bindings(tx)
+        self.variants = [Arguments(tx, fn, self.args, self.kwargs, self.constants)]
+        if self.variants[0].lists:
+            # Where what a list holds cannot be compared, there is the first variant only.
+            with contextlib.suppress(CannotReuse):
+                self.variants.append(Arguments(tx, fn, *plain, self.constants))
+
+    def bucket(self, arguments: Arguments) -> tuple[Any, ...]:
+        return arguments.function, arguments.key, self.state, self._bindings
+
+    def variant_for(self, observer: Observer) -> Arguments:
+        """The variant that says what the call saw of its lists."""
+        if not observer.holding.saw_a_list:
+            return self.variants[0]
+        if len(self.variants) == 1:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "what a list holds")
+        return self.variants[1]
+
+
+def _add_looked_at(
+    tx: InstructionTranslatorBase,
+    entry: Any,
+    then: Arguments,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> None:
+    """Makes an entry findable for calls whose arguments were looked at before, as the first call's are by now.
+
+    In a loop over blocks, the first block takes an input that nobody has touched, the others take results.
+    """
+    constants: list[HeldConstant] = []
+    held = [hold(a, constants) for a in args], {n: hold(a, constants) for n, a in kwargs.items()}
+    if then.lists:
+        held = [hold_list(tx, a) for a in held[0]], {n: hold_list(tx, a) for n, a in held[1].items()}
+    try:
+        now = Arguments(tx, fn, *held, constants)
+    except CannotReuse:
+        return  # an argument is of another kind by now
+    if now.key == then.key or len(then.leaves) != len(now.leaves):
+        return
+    for before, after in zip(then.leaves, now.leaves, strict=True):
+        if before.sources != after.sources:
+            return
+    function, _, *state = entry.bucket
+    entry.others.append(dataclasses.replace(entry, bucket=(function, now.key, *state), others=[], main=entry))
 
 
 def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
@@ -110,16 +179,24 @@ def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
         modes.torch_function_subclass_enabled,
         # What a bare ``raise`` or sys.exc_info() finds.
         tuple(tx.exn_vt_stack[i] for i in range(len(tx.exn_vt_stack))),
-        # Globals and cells that the program has bound anew so far: another binding, another function.
-        frozenset(
-            (tracker, name, value)
-            for tracker, stored in tx.output.side_effects.store_attr_mutations.items()
-            if isinstance(tracker, (NewGlobalVariable, CellVariable)) and tracker.source is not None
-            for name, value in stored.items()
-        ),
         # Annotations that operators are recorded with.
         repr(traceback.current_meta.get("custom")),
     )
+
+
+def _bindings(tx: InstructionTranslatorBase) -> Hashable:
+    """Globals and cells that the program has bound anew so far: another binding, another function.
+
+    Of a constant it is the type: a call sees it held back.
+    """
+    bound: dict[Hashable, Hashable] = {}
+    for tracker, stored in tx.output.side_effects.store_attr_mutations.items():
+        if tracker.source is None or not isinstance(tracker, (NewGlobalVariable, CellVariable)):
+            continue
+        for name, value in stored.items():
+            where = tracker if isinstance(tracker, CellVariable) else tracker.source
+            bound[where, name] = held_type(value) or value
+    return frozenset(bound.items())
 
 
 def _find(

@@ -312,6 +312,15 @@ def written_operands(node: Node) -> list[Node]:
     return written
 
 
+def writes_memory_only(node: Node) -> bool:
+    """Whether what a node writes to stays as it is but for its elements: its shape, strides, storage and class."""
+    if operator_class(node) is OperatorClass.OPAQUE:
+        return False
+    packet = getattr(torch.ops.aten, target_name(node), None)
+    overloads = _overloads(packet) if packet is not None else []
+    return not any(torch.Tag.inplace_view in overload.tags for overload in overloads)
+
+
 def writes_a_list(node: Node) -> bool:
     """Whether a node writes to tensors that it takes in a list, as the ``_foreach_`` operators do."""
     direct = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node)]

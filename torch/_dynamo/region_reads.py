@@ -19,11 +19,15 @@ object's own attributes, and which things are one object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+
+from torch._dynamo.region_held import HeldConstant, Holding, Watch
 
 
 if TYPE_CHECKING:
@@ -34,7 +38,10 @@ if TYPE_CHECKING:
 
 
 class ReadingCache(dict[Any, Any]):
-    """Dynamo's cache of trackers by source, which tells the observers what is asked of it."""
+    """Dynamo's cache of trackers by source, which tells the observers what is asked of it.
+
+    So does ``traced_sources``, which Dynamo's tracer adds each source to that a tracker is built for.
+    """
 
     def __init__(self, trackers: dict[Any, Any]) -> None:
         super().__init__(trackers)
@@ -53,8 +60,9 @@ class Observer:
         self.tx = tx
         # Sources that the call asked for, through any door that knows a source.
         self.sources: set[Source] = set()
-        # Trackers whose pending attributes or cells were read.
+        # Trackers whose pending attributes or cells were read, but for those constants that are held back.
         self.read_pending: list[VariableTracker] = []
+        self.holding = Holding(self)
         # Contents of cells that were read.
         self.loaded: list[VariableTracker] = []
         # Trackers that were changed, but for those that the call made.
@@ -62,6 +70,8 @@ class Observer:
         self._counts = self._count()
         # Objects that Dynamo knew before the call. Kept, so that no id is used again.
         self._known = list(tx.output.side_effects.id_to_variable.values())
+        # tracker -> name -> what the frame had bound it to before the call
+        self.before = {item: dict(stored) for item, stored in tx.output.side_effects.store_attr_mutations.items()}
 
     def __enter__(self) -> Observer:
         output = self.tx.output
@@ -70,10 +80,14 @@ class Observer:
         self._outer_sources = output.current_tracer.traced_sources
         output.current_tracer.traced_sources = type(self._outer_sources)()
         output.variable_tracker_cache.observers.append(self)  # type: ignore[attr-defined]
-        output.region_tracker.calls.observers.append(self)
+        calls = output.region_tracker.calls
+        self._watch = Watch(self.tx, () if calls.observers else calls.indexed.values())
+        calls.observers.append(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.holding.end()
+        self._watch.end()
         output = self.tx.output
         output.region_tracker.calls.observers.remove(self)
         output.variable_tracker_cache.observers.remove(self)  # type: ignore[attr-defined]
@@ -81,6 +95,28 @@ class Observer:
         self.sources.update(own)
         self._outer_sources.update(own)
         output.current_tracer.traced_sources = self._outer_sources
+
+    @contextlib.contextmanager
+    def looks_aside(self) -> Iterator[None]:
+        """What is read meanwhile is not what the call reads."""
+        tracer = self.tx.output.current_tracer
+        sources, traced = set(self.sources), tracer.traced_sources
+        tracer.traced_sources = type(traced)()
+        try:
+            yield
+        finally:
+            self.sources, tracer.traced_sources = sources, traced
+
+    def load(self, item: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
+        """Hears that ``item`` is bound to ``value``; returns what the call gets to see."""
+        if not _stands_for(value, self.before.get(item, {}).get(name)):
+            return value  # bound by the call itself
+        if isinstance(item, (NewGlobalVariable, CellVariable)):
+            held = self.holding.load_pending(item, name, value)
+            if held is not value:
+                return held
+        self.read_pending.append(item)
+        return value
 
     def _count(self) -> tuple[int, ...]:
         """Effects that go through no door of their own."""
@@ -101,7 +137,8 @@ class Observer:
         """Takes over what a call that was stamped out inside this one would have met."""
         condition = match.entry.condition
         old = [s for s, *_ in (*condition.guards, *condition.objects, *condition.same)]
-        self.sources.update(map(match.fates.transport, [*old, *condition.distinct]))
+        paths = [p.element for p in condition.paths]
+        self.sources.update(map(match.fates.transport, [*old, *condition.distinct, *paths, *condition.indices]))
         self.sources.update(condition.elsewhere.values())
         self.read_pending += [t for t in condition.met if t.source is None]
 
@@ -110,11 +147,22 @@ class Observer:
         known = set(map(id, self._known))
         return {id(t) for t in self.tx.output.side_effects.id_to_variable.values() if id(t) not in known}
 
+    def looked_at(self) -> list[Source]:
+        """Sources that the call asked for, but for those of things that nobody has looked at since."""
+        cache = self.tx.output.variable_tracker_cache
+        return [s for s in self.sources if (tracker := dict.get(cache, s)) is None or tracker.is_realized()]
+
     def met(self) -> list[VariableTracker]:
         """Trackers of the objects that the call met, by a source or through pending state."""
         cache = self.tx.output.variable_tracker_cache
         found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
         return found + self.read_pending + self.loaded
+
+
+def _stands_for(value: VariableTracker, other: VariableTracker | None) -> bool:
+    while value is not other and type(value) is HeldConstant:
+        value = value.held
+    return value is other
 
 
 def sources_held(trackers: list[VariableTracker]) -> Iterator[Source]:
@@ -128,7 +176,7 @@ def sources_held(trackers: list[VariableTracker]) -> Iterator[Source]:
         if id(tracker) in seen:
             continue
         seen.add(id(tracker))
-        if tracker.source is not None:
+        if tracker.source is not None and tracker.is_realized():
             yield tracker.source
         if (found := tracker.unwrap()) is not tracker:
             todo.append(found)
@@ -150,10 +198,17 @@ def reachable(trackers: list[VariableTracker]) -> Iterator[VariableTracker]:
             yield tracker
 
 
-def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:
-    """The first of the existing objects behind ``trackers`` that the frame has changed, if any."""
+def pending(
+    tx: InstructionTranslatorBase, trackers: list[VariableTracker], but: Container[int] = ()
+) -> VariableTracker | None:
+    """The first of the existing objects behind ``trackers`` that the frame has changed, if any.
+
+    Those with an id in ``but`` don't count, nor do globals and cells: what they are bound to is in an entry's bucket.
+    """
     side_effects = tx.output.side_effects
     for tracker in reachable(trackers):
-        if tracker.mutation_type is not None and tracker.source is not None and side_effects.is_modified(tracker):
+        if tracker.mutation_type is None or tracker.source is None or id(tracker) in but:
+            continue
+        if not isinstance(tracker, (NewGlobalVariable, CellVariable)) and side_effects.is_modified(tracker):
             return tracker
     return None

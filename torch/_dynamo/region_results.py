@@ -8,8 +8,8 @@ the trackers that the call was made with (by the place of their leaf), values wi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
@@ -17,6 +17,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVariable
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
 
@@ -24,6 +25,7 @@ import torch
 from torch._dynamo import variables
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_boundary import value_storages
+from torch._dynamo.region_held import Applied, Behind, Given, Pending
 from torch._dynamo.region_identity import Unkeyable, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
 
@@ -31,6 +33,7 @@ from torch._dynamo.region_outcomes import ReuseMissReason
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
+    from torch._dynamo.region_held import Holding
     from torch._guards import Source
 
 
@@ -45,18 +48,43 @@ class Maker:
     given: Callable[[int], VariableTracker]
     # source in the traced call -> tracker of what stands there in this one
     found: Callable[[Source], VariableTracker]
+    # The constants among the arguments.
+    held: Sequence[VariableTracker]
+
+    def constant(self, expression: Any) -> VariableTracker:
+        """The constant that ``expression`` is in this call; held back, if it comes from what a call around holds."""
+        if isinstance(expression, Given):
+            return self.held[expression.number]
+        if isinstance(expression, Behind):
+            return self.found(expression.source)
+        if isinstance(expression, Pending):
+            return expression.load(self.tx)
+        if isinstance(expression, Applied):
+            parts = [self.constant(part) for part in expression.parts]
+            return variables.BuiltinVariable(expression.fn).call_function(self.tx, parts, {})
+        return ConstantVariable.create(expression)
 
 
-# Carried out once a call; the memo keeps one object one object.
-Recipe = Callable[[Maker], VariableTracker]
+class Recipe(NamedTuple):
+    """How a value is made, and that in words that can be compared and transported."""
+
+    # Carried out once a call; the memo keeps one object one object.
+    make: Callable[[Maker], VariableTracker]
+    says: Any
 
 
 class RecipeWriter:
     """Writes the recipe of one traced call's result."""
 
-    def __init__(self, tx: InstructionTranslatorBase, arguments: Arguments, nodes: list[torch.fx.Node]) -> None:
+    def __init__(
+        self, tx: InstructionTranslatorBase, arguments: Arguments, nodes: list[torch.fx.Node], holding: Holding
+    ) -> None:
         self.tx = tx
+        self.arguments = arguments
+        self.holding = holding
         self.given = {id(leaf.tracker): i for i, leaf in enumerate(arguments.leaves)}
+        for held in arguments.lists:
+            self.given[id(held.unwrap())] = self.given[id(held)]
         self.places = {node: i for i, node in enumerate(nodes)}
         # Storages that the call was made with: no result may live in one.
         self.outside = {
@@ -84,9 +112,13 @@ class RecipeWriter:
 
     def write(self, tracker: VariableTracker) -> Recipe:
         """The recipe of a part of the result.  Raises CannotReuse when it is of a kind that is not rebuilt."""
+        if (expression := self.holding.expression_of(tracker)) is not None:
+            return Recipe(lambda maker: maker.constant(expression), ("expression", expression))
         if issubclass(type(tracker), LazyVariableTracker):
             lazy: Any = tracker
             if not lazy.is_realized():
+                if any(lazy is path.seen for path in self.holding.paths):
+                    raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, lazy.original_source().name)
                 return self._from_source(lazy.original_source())
             tracker = lazy.unwrap()
         if tracker in self._open:
@@ -100,32 +132,54 @@ class RecipeWriter:
     def _write(self, tracker: Any) -> Recipe:
         kind = type(tracker)
         if (place := self.given.get(id(tracker))) is not None:
-            return lambda maker: maker.given(place)
+            return Recipe(lambda maker: maker.given(place), ("argument", place))
         if kind in (TensorVariable, SymNodeVariable):
             return self._value(tracker)
         if tracker.source is not None:
             return self._from_source(tracker.source)
         if kind is ConstantVariable:
-            return lambda maker: tracker
+            return Recipe(lambda maker: tracker, ("constant", type(tracker.value), repr(tracker.value)))
         if kind in (ListVariable, TupleVariable, SizeVariable):
             items = [self.write(item) for item in tracker.items]
             fresh = {"mutation_type": ValueMutationNew()} if kind is ListVariable else {}
-            return lambda maker: kind([item(maker) for item in items], **fresh)
+            return Recipe(
+                lambda maker: kind([item.make(maker) for item in items], **fresh), (kind, *(i.says for i in items))
+            )
         if kind is ConstDictVariable:
             pairs = [(key, self.write(value)) for key, value in tracker.items.items()]
             if not all(type(key.vt) is ConstantVariable for key, _ in pairs):
                 raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a dict whose keys are no constants")
-            return lambda maker: ConstDictVariable(
-                {key: value(maker) for key, value in pairs}, tracker.user_cls, mutation_type=ValueMutationNew()
+            return Recipe(
+                lambda maker: ConstDictVariable(
+                    {key: value.make(maker) for key, value in pairs}, tracker.user_cls, mutation_type=ValueMutationNew()
+                ),
+                (tracker.user_cls, *((repr(key.vt.as_python_constant()), value.says) for key, value in pairs)),
             )
         if kind in (UserDefinedObjectVariable, FrozenDataClassVariable):
             return self._object(tracker)
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, kind.__name__)
 
+    def write_target(self, tracker: VariableTracker) -> Recipe:
+        """The recipe of an object that the call changes."""
+        if (place := self.given.get(id(tracker))) is not None:
+            return Recipe(lambda maker: maker.given(place), ("argument", place))
+        if isinstance(tracker, CellVariable):
+            return Recipe(lambda maker: tracker, ("cell", id(tracker)))
+        if isinstance(tracker, NewGlobalVariable):
+            source: Any = tracker.source
+            name = source.global_name
+
+            def bind(maker: Maker) -> VariableTracker:
+                bound = maker.tx.output.root_tx.symbolic_globals
+                return maker.tx.output.side_effects.track_global_existing(source, bound[name])
+
+            return Recipe(bind, ("global", name))
+        return self._from_source(tracker.source)
+
     def _from_source(self, source: Source | None) -> Recipe:
         if source is None:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a value without a source")
-        return lambda maker: maker.found(source)
+        return Recipe(lambda maker: maker.found(source), ("source", source))
 
     def _value(self, tracker: Any) -> Recipe:
         node = tracker.proxy.node
@@ -138,7 +192,7 @@ class RecipeWriter:
             return self._from_source(tracker.source)
         if place not in self.results:
             self.results.append(place)
-        return lambda maker: maker.computed(place)
+        return Recipe(lambda maker: maker.computed(place), ("result", place))
 
     def _object(self, tracker: Any) -> Recipe:
         if type(tracker.mutation_type) is not AttributeMutationNew or tracker.cls_source is None:
@@ -154,12 +208,13 @@ class RecipeWriter:
         def make(maker: Maker) -> VariableTracker:
             cls = VariableTracker.build(maker.tx, type(tracker.value), tracker.cls_source, realize=True)
             effects = maker.tx.output.side_effects
-            made = effects.track_new_user_defined_object(tracker.base_cls_vt, cls, [a(maker) for a in init])
+            made = effects.track_new_user_defined_object(tracker.base_cls_vt, cls, [a.make(maker) for a in init])
             for name, value in fields.items():
-                effects.store_attr(made, name, value(maker), kinds[name])
+                effects.store_attr(made, name, value.make(maker), kinds[name])
             return made
 
-        return make
+        says = (type(tracker.value), *(a.says for a in init), *((name, value.says) for name, value in fields.items()))
+        return Recipe(make, says)
 
 
 def _once(recipe: Recipe) -> Recipe:
@@ -168,10 +223,10 @@ def _once(recipe: Recipe) -> Recipe:
 
     def make(maker: Maker) -> VariableTracker:
         if last[0] is not maker:
-            last[:] = maker, recipe(maker)
+            last[:] = maker, recipe.make(maker)
         return last[1]
 
-    return make
+    return Recipe(make, recipe.says)
 
 
 def value_like(value: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ arguments] in region_reads.py for why that is complete.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,10 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_calls import RegionCall
+from torch._dynamo.region_effects import write_effects
+from torch._dynamo.region_held import Behind, Given, Held, Path, value_of
 from torch._dynamo.region_identity import Unkeyable, constant_key, tensor_key
+from torch._dynamo.region_legality import writes_memory_only
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, pending, sources_held
 from torch._dynamo.region_results import RecipeWriter
@@ -77,34 +81,57 @@ def save(
 
     Raises CannotReuse when no later call may be stamped out of it.
     """
-    _check_effects(tx, arguments, observer)
+    writer = RecipeWriter(tx, arguments, call.nodes, observer.holding)
+    existing = _changed(arguments, observer)
+    effects = write_effects(tx, observer, existing, writer)
+    _check_pending(tx, observer, existing)
     if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
-    writer = RecipeWriter(tx, arguments, call.nodes)
-    for node in call.nodes:
-        for operand in tx.output.region_tracker.written_operands(node):
-            if writer.outside.intersection(value_storages(operand.meta.get("example_value"))):
-                # The passes at the end of the frame must see each write to know what may be in a body.
-                raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node} writes to {operand}")
+    writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
     inputs = _inputs(tx, arguments, call.operands)
-    condition = _condition(tx, arguments, observer)
+    condition = _condition(tx, arguments, observer, existing)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
-    return entry(call, condition, inputs, writer.results, recipe)
+    return entry(call, condition, inputs, writer.results, recipe, effects, writes)
 
 
-def _check_effects(tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer) -> None:
+def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) -> list[int]:
+    """Numbers of the operands in whose memory the call writes.
+
+    Raises CannotReuse when a write may change more of a tensor than its memory: its shape, or that autograd records it.
+    """
+    written: set[int] = set()
+    for node in call.nodes:
+        for operand in tx.output.region_tracker.written_operands(node):
+            found = outside.intersection(value_storages(operand.meta.get("example_value")))
+            if found and not writes_memory_only(node):
+                raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node} writes to {operand}")
+            written |= found
+    places = []
+    for place, node in enumerate(call.operands):
+        value = node.meta.get("example_value")
+        if not written.intersection(value_storages(value)):
+            continue
+        if value.requires_grad:
+            raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node}, which requires grad")
+        places.append(place)
+    return places
+
+
+def _changed(arguments: Arguments, observer: Observer) -> list[VariableTracker]:
+    """Trackers of the objects that the call changed but did not make."""
     given = {id(leaf.tracker) for leaf in arguments.leaves}
-    for tracker in observer.changed:
-        existed = tracker.source is not None or id(tracker) in given or _existing(tracker)
-        if existed:
-            raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(tracker).__name__}")
-    if observer.has_other_effects:
-        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, "a hook, a random number or a message")
+    changed = dict.fromkeys(observer.changed)
+    return [t for t in changed if t.source is not None or id(t) in given or _existing(t)]
+
+
+def _check_pending(tx: InstructionTranslatorBase, observer: Observer, existing: list[VariableTracker]) -> None:
     made = observer.made_since()
     if old := next((t for t in observer.read_pending if id(t) not in made), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(old))
-    if old := pending(tx, observer.met()):
+    # What the call itself has changed is as it was before, if it was not changed then.
+    now = {id(tracker) for tracker in existing if tracker not in observer.before}
+    if old := pending(tx, observer.met(), now):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(old))
 
 
@@ -152,10 +179,28 @@ def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) ->
     return Input(source=graph_argument.source, key=_value_key(value))
 
 
-def _condition(tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer) -> InvokeSubgraphReuseCondition:
+def _condition(
+    tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer, changed: list[VariableTracker]
+) -> InvokeSubgraphReuseCondition:
+    holding = observer.holding
     leaf_sources = [leaf.sources for leaf in arguments.leaves]
-    roots = {s for sources in leaf_sources for s in sources}
+    others = [s for sources in leaf_sources for s in sources]
+    others += sources_held(observer.loaded + observer.read_pending)
+    for path in holding.paths:
+        if path.seen.is_realized() or any(root_of(s, (path.element,)) for s in others):
+            raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, path.element.name)
+    touched = {root_of(s, holding.untouched) for s in (*others, *observer.looked_at())}
+    untouched = holding.untouched - touched
+    roots = {s for sources in leaf_sources for s in sources}.union(path.element for path in holding.paths)
+
+    ends = roots | untouched
+
+    def is_behind(source: Source) -> bool:
+        return root_of(source, ends) in roots
+
     for leaf in arguments.leaves:
+        if issubclass(type(leaf.tracker), Held):
+            continue  # what was looked at of it is pinned
         source = leaf.tracker.unwrap().source
         behind_it = source is not None and any(root_of(s, (source,)) for s in leaf.sources)
         if source is not None and not behind_it:
@@ -164,29 +209,42 @@ def _condition(tx: InstructionTranslatorBase, arguments: Arguments, observer: Ob
     resolve = Resolver(tx)
     known = tx.output.guards.source_to_guards
     trackers = tx.output.variable_tracker_cache
-    behind = dict.fromkeys(s for s in known if known[s] and root_of(s, roots))
+    indices = {s: [g.create_fn for g in known[s]] for s in holding.indices - observer.sources if is_behind(s)}
+    behind = dict.fromkeys(s for s in known if known[s] and is_behind(s) and s not in indices)
     guards = [_guard(guard, resolve) for s in behind for guard in known[s]]
-    met = {s for s in observer.sources if root_of(s, roots)} | set(behind)
+    met = {s for s in observer.looked_at() if is_behind(s)} | set(behind)
     elsewhere = _elsewhere(observer, roots, resolve)
     objects, distinct, same = _objects(tx, met, elsewhere, resolve)
     tensors = []
     for source in met:
         tracker = dict.get(trackers, source)
-        seen = tracker.unwrap() if tracker is not None else None
+        seen = tracker.unwrap() if tracker is not None and tracker.is_realized() else None
         if isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
         if isinstance(seen, TensorVariable):
             tensors.append((source, _tensor_state(seen)))
+    # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
+    own = {id(t) for t in changed if t.source is not None and is_behind(t.source)}
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
-        leaf_sources, [g for g in guards if g is not None], objects, distinct, same, elsewhere, tensors, observer.met()
+        leaf_sources,
+        [g for g in guards if g is not None],
+        objects,
+        distinct,
+        same,
+        elsewhere,
+        tensors,
+        list(holding.pins.items()),
+        holding.paths,
+        indices,
+        [t for t in observer.met() if id(t.unwrap()) not in own],
     )
 
 
 def _elsewhere(observer: Observer, roots: set[Source], resolve: Resolver) -> dict[int, Source]:
     """Objects that the call met at sources that no argument leads to, by id: they are the same in every call."""
     found: dict[int, Source] = {}
-    for source in dict.fromkeys((*observer.sources, *sources_held(observer.met()))):
+    for source in dict.fromkeys((*observer.looked_at(), *sources_held(observer.met()))):
         if root_of(source, roots):
             continue
         try:
@@ -279,12 +337,52 @@ def find(
     why = CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER)
     for entry in entries:
         try:
-            fates = Fates(tx, _transport(arguments, entry.condition), resolve)
+            transport = _transport(arguments, entry.condition)
+            _check_held(tx, arguments, entry.condition, transport, resolve)
+            fates = Fates(tx, transport, resolve)
             _check(tx, entry.condition, fates)
             return Match(entry, fates, _operands(tx, arguments, entry, fates))
         except CannotReuse as e:
             why = e
     return why
+
+
+def _check_held(
+    tx: InstructionTranslatorBase,
+    arguments: Arguments,
+    condition: InvokeSubgraphReuseCondition,
+    transport: Transport,
+    resolve: Resolver,
+) -> None:
+    """Compares the constants that somebody looked at, and adds the elements that are found by an index."""
+
+    def leaf(expression: Any) -> Any:
+        if isinstance(expression, Given):
+            return arguments.held[expression.number].as_python_constant()
+        if isinstance(expression, Behind):
+            return _at(resolve, transport(expression.source))
+        return expression.load(tx).as_python_constant()
+
+    def value(expression: Any) -> Any:
+        try:
+            return value_of(expression, leaf)
+        except Exception as e:
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression}: {e}") from None
+
+    pins: list[Any] = condition.pins  # type: ignore[attr-defined]
+    paths: list[Path] = condition.paths  # type: ignore[attr-defined]
+    for path in paths:
+        new = dataclasses.replace(path.element, base=transport(path.container), index=value(path.index))  # type: ignore[call-arg]
+        _at(resolve, new)
+        container = tx.output.side_effects.id_to_variable.get(id(_at(resolve, transport(path.container))))
+        if container is not None and (changed := pending(tx, [container])):
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
+        if not transport.add(path.element, new):
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, path.element.name)
+    for expression, expected in pins:
+        found = value(expression)
+        if constant_key(found) != expected:
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression} is {found!r:.80}, not {expected!r:.80}")
 
 
 def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
@@ -329,9 +427,19 @@ def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCo
             new = fates.transport(source)
             value = fates.resolve(new)
             if type(value) in (int, float):
-                tracker = VariableBuilder(tx, new, allow_lazy_constant=False)(value)
-                if not tracker.is_python_constant():
-                    raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, new.name)
+                _check_constant(tx, new, value)
+    for source in condition.indices:
+        if fates(source) is Fate.OWN:
+            new = fates.transport(source)
+            _check_constant(tx, new, fates.resolve(new))
+
+
+def _check_constant(tx: InstructionTranslatorBase, source: Source, value: Any) -> None:
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    tracker = VariableBuilder(tx, source, allow_lazy_constant=False)(value)
+    if not tracker.is_python_constant():
+        raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
 
 
 def _makes_constant(make: Any) -> bool:
@@ -351,7 +459,8 @@ def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tupl
     fates, condition = match.fates, match.entry.condition
     trackers = tx.output.side_effects.id_to_variable
     found = []
-    for source, _, _, make in condition.guards:
+    indices = ((source, make) for source, makers in condition.indices.items() for make in makers)
+    for source, make in (*((source, make) for source, _, _, make in condition.guards), *indices):
         fate, new = fates(source), fates.transport(source)
         if fate is Fate.OWN:
             found.append((new, make))

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 import torch
 from torch._dynamo.region_arguments import Arguments
 from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.region_effects import carry_out
 from torch._dynamo.region_outlining import call_meta, emit_call, inputs_of
 from torch._dynamo.region_results import Maker, value_like
 from torch._dynamo.region_reuse import Match, transported_guards
@@ -47,6 +48,8 @@ class Stamp:
     results: dict[Node, Node]
     # The call that was being traced when this one was stamped out, if any.
     outer: RegionCall | None
+    # Whether the body writes to an operand.
+    writes: bool
 
     @property
     def operands(self) -> list[Node]:
@@ -64,7 +67,9 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     with mode:
         fresh = [value_like(value) for value in values]
     call.node.meta["example_value"] = tuple(fresh)
-    stamp = Stamp(call.node, {}, tx.output.region_tracker.calls.open)
+    for place in entry.writes:
+        torch.autograd.graph.increment_version(match.operands[place].node.meta["example_value"])
+    stamp = Stamp(call.node, {}, tx.output.region_tracker.calls.open, bool(entry.writes))
     trackers = {}
     for k, place in enumerate(entry.results):
         trackers[place] = _result(tx, call, k, fresh[k])
@@ -78,8 +83,10 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
         new = match.fates.transport(source)
         return VariableTracker.build(tx, match.fates.resolve(new), new)
 
-    maker = Maker(tx, trackers.__getitem__, lambda leaf: arguments.leaves[leaf].tracker, found)
-    return entry.recipe(maker)
+    maker = Maker(tx, trackers.__getitem__, lambda leaf: arguments.leaves[leaf].tracker, found, arguments.held)
+    result = entry.recipe.make(maker)
+    carry_out(maker, entry.effects)
+    return result
 
 
 def _result(tx: InstructionTranslatorBase, call: Any, index: int, value: torch.Tensor) -> VariableTracker:
@@ -123,7 +130,8 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
     for call, stamp in sorted(stamped, key=lambda pair: place[pair[1].node]):
         if stamp.outer is not None:
             _into_outer(tracker, graph, call, stamp)
-        elif id(call) not in top:
+        elif stamp.writes or id(call) not in top:
+            # Where it writes must be seen before it is decided what may be in a body.
             call.stamps.remove(stamp)
             made.append(_as_call(tracker, graph, call, stamp))
     view = GraphView(graph, tracker.written_operands)
@@ -302,14 +310,16 @@ class _Values:
 
     def _tensor(self, value: FakeTensor) -> torch.Tensor:
         try:
-            with value.fake_mode, torch.no_grad():
+            # On the meta device, not under the fake mode: there, each of these steps costs a hundred times as much.
+            with torch.no_grad():
                 old = value.untyped_storage()
                 if old._cdata not in self._storages:
-                    whole = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+                    whole = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                     self._storages[old._cdata] = whole.untyped_storage()
-                made = torch.empty(0, dtype=value.dtype, device=value.device)
+                made = torch.empty(0, dtype=value.dtype, device="meta")
                 made.set_(self._storages[old._cdata], value.storage_offset(), value.shape, value.stride())
-            return made.requires_grad_(value.requires_grad)
+                fake = FakeTensor(value.fake_mode, made, value.device)
+            return fake.requires_grad_(value.requires_grad)
         except Exception:
             # An unusual tensor: seen as sharing memory with the other call's, it is left outside.
             return value

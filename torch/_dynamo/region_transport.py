@@ -40,6 +40,10 @@ class Transport:
             found = self._known[source] = self._rewrite(source)
         return found
 
+    def add(self, old: Source, new: Source) -> bool:
+        """Adds a root; false when it is one already, with another end."""
+        return self._known.setdefault(old, new) == new
+
     def _rewrite(self, source: Source) -> Source:
         if not isinstance(source, ChainedSource):
             return source

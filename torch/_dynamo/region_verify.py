@@ -12,7 +12,8 @@ import torch.fx
 
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable
 from torch._dynamo.region_reuse import transported_guards
-from torch._dynamo.region_transport import Fate
+from torch._dynamo.region_transport import Fate, Transport
+from torch._guards import Source
 
 
 if TYPE_CHECKING:
@@ -32,8 +33,13 @@ def verify(
     match: Match,
     traced: InvokeSubgraphReuseEntry | None,
     refused: CannotReuse | None,
+    before: set[tuple[str, str]],
 ) -> None:
-    """Raises RegionReuseError, with a diff, unless the call that was traced is the one that ``match`` foretold."""
+    """Raises RegionReuseError, with a diff, unless the call that was traced is the one that ``match`` foretold.
+
+    ``before`` are the guards that there were before the call: a read set has all of them that are behind an argument,
+    whether or not they have to do with the call.
+    """
     from torch._dynamo.utils import counters
 
     name = match.entry.call.function
@@ -44,13 +50,39 @@ def verify(
     _same(f"{name}: operators", old, new)
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
     _same(f"{name}: operands", [p.node.name for p in match.operands], [n.name for n in traced.call.operands])
-    unchanged = [(s, make) for s, _, _, make in match.entry.condition.guards if match.fates(s) is Fate.UNCHANGED]
+    transport = match.fates.transport
+    _same(f"{name}: recipe", [_said(match.entry.recipe.says, transport)], [_said(traced.recipe.says)])
+    effects = [_said(e.says, transport) for e in match.entry.effects]
+    _same(f"{name}: side effects", effects, [_said(e.says) for e in traced.effects])
+    condition, other = match.entry.condition, traced.condition
+    pins = sorted(_said(pin, transport) for pin in condition.pins)
+    _same(f"{name}: constants that were looked at", pins, sorted(map(_said, other.pins)))
+    indices = [(s, make) for s, makers in condition.indices.items() for make in makers]
+    unchanged = [(s, make) for s, _, _, make in condition.guards if match.fates(s) is Fate.UNCHANGED]
+    unchanged += [(s, make) for s, make in indices if match.fates(s) is Fate.UNCHANGED]
     # Which objects are one is compared as identity, and again where the tensors are.
     guards = [(s.name, _kind(make)) for s, make in transported_guards(tx, match) + unchanged]
-    foretold = sorted({g for g in guards if not g[1].startswith("DUPLICATE_INPUT")})
-    found = sorted({(s.name, _kind(make)) for s, _, _, make in traced.condition.guards})
-    _same(f"{name}: guards", list(map(str, foretold)), list(map(str, found)))
+    foretold = {g for g in guards if not g[1].startswith("DUPLICATE_INPUT")}
+    found = {(s.name, _kind(make)) for s, _, _, make in other.guards}
+    found |= {(s.name, _kind(make)) for s, makers in other.indices.items() for make in makers}
+    found -= before - foretold
+    _same(f"{name}: guards", sorted(map(str, foretold)), sorted(map(str, found)))
     counters["regions"]["verified"] += 1
+
+
+def guards_now(tx: InstructionTranslatorBase) -> set[tuple[str, str]]:
+    """Source and kind of each guard that the frame has so far."""
+    return {(guard.name, _kind(guard.create_fn)) for guard in tx.output.guards}
+
+
+def _said(says: Any, transport: Transport | None = None) -> str:
+    """What a recipe or an expression says, with its sources as they are in another call."""
+    if isinstance(says, Source):
+        return (transport(says) if transport is not None else says).name
+    if isinstance(says, tuple):
+        kind = type(says).__name__ if type(says) is not tuple else ""
+        return f"{kind}({', '.join(_said(part, transport) for part in says)})"
+    return getattr(says, "__qualname__", None) or repr(says)
 
 
 def _kind(make: Any) -> str:

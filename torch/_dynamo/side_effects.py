@@ -21,9 +21,10 @@ def check_allowed_side_effect(self: Any, item: Any) -> bool:
 
 @replaces("SideEffects.load_attr")
 def load_attr(self: Any, item: Any, name: str, deleted_ok: bool = False, check: bool = False) -> Any:
+    found = stock("torch._dynamo.side_effects:SideEffects.load_attr")(self, item, name, deleted_ok, check)
     for observer in _observers(self):
-        observer.read_pending.append(item)
-    return stock("torch._dynamo.side_effects:SideEffects.load_attr")(self, item, name, deleted_ok, check)
+        found = observer.load(item, name, found)
+    return found
 
 
 @replaces("SideEffects.load_cell")

@@ -1,0 +1,527 @@
+"""Constants that a call is made with: read when somebody asks for their value, and not before.
+
+And what a call changes outside of it, which is done again for a call that is stamped out.
+"""
+
+import copy
+
+import pytest
+from torch._dynamo.utils import counters
+
+import torch
+import torch._dynamo
+from torch import nn
+
+
+X = torch.ones(2, 4) / 3
+
+
+class Plain:
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+class Counted(nn.Module):
+    """A block that notes its calls and what it made last."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.number = number
+        self.calls = 0
+        self.last = None
+
+    def body(self, x):
+        self.calls += 1
+        self.last = self.lin(x)
+        return self.last.sin()
+
+
+class Slot:
+    def __init__(self):
+        self.kept = torch.zeros(2, 4)
+        self.flag = True
+
+    def update(self, x):
+        self.kept.mul_(0.5).add_(x)
+        return self.kept
+
+
+def loop(mark, body, count=5):
+    marked = mark(body)
+
+    def program(x):
+        for i in range(count):
+            x = marked(x, i)
+        return x
+
+    return program
+
+
+COUNT = 0
+NAMES = {"layer0": 1.0, "layer1": 2.0, "layer2": 3.0}
+
+
+def unused_number(mark):
+    return loop(mark, lambda x, i: x.sin() + 1), None
+
+
+def number_that_is_returned(mark):
+    marked = mark(lambda x, i: (x.sin(), (i, i * 2 + 1, f"{i}", -i)))
+
+    def program(x):
+        found = []
+        for i in range(5):
+            x, told = marked(x, i)
+            found.append(told)
+        return x, found
+
+    return program, None
+
+
+def number_that_is_compared(mark):
+    return loop(mark, lambda x, i: x.sin() if i % 2 == 0 and i < 3 else x.cos()), None
+
+
+def number_that_is_used(mark):
+    return loop(mark, lambda x, i: x * (i + 1)), None
+
+
+def number_of_another_type(mark):
+    marked = mark(lambda x, i: (x.sin(), i))
+    return lambda x: [marked(x.cos(), i) for i in (1, True, 1.0, "1", 0, False, 0.0, -0.0)], None
+
+
+def number_in_a_tuple(mark):
+    marked = mark(lambda x, pair: (x.sin(), pair))
+    return lambda x: [marked(x.cos(), (i, (x, str(i)))) for i in range(4)], None
+
+
+def counter_in_a_global(mark):
+    def body(x):
+        global COUNT
+        COUNT += 1
+        return x.sin()
+
+    marked = mark(body)
+
+    def program(x):
+        global COUNT
+        COUNT = 3
+        for _ in range(5):
+            x = marked(x)
+        return x, COUNT
+
+    return program, None
+
+
+def counter_that_is_looked_at(mark):
+    def body(x):
+        global COUNT
+        COUNT += 2
+        return x.sin() if COUNT % 3 == 0 else x.cos()
+
+    marked = mark(body)
+
+    def program(x):
+        global COUNT
+        COUNT = 0
+        for _ in range(6):
+            x = marked(x)
+        return x, COUNT
+
+    return program, None
+
+
+def counter_in_a_cell(mark):
+    count = 0
+
+    def body(x):
+        nonlocal count
+        count = count + 1
+        return x.sin()
+
+    marked = mark(body)
+
+    def program(x):
+        nonlocal count
+        count = 0
+        for _ in range(5):
+            x = marked(x)
+        return x, count
+
+    return program, None
+
+
+def attributes_of_modules(mark):
+    layers = nn.ModuleList(Counted(i) for i in range(4)).requires_grad_(False)
+    marked = mark(Counted.body)
+
+    def program(x):
+        for layer in layers:
+            x = marked(layer, x)
+        return x, [(layer.calls, layer.last) for layer in layers]
+
+    return program, layers
+
+
+def attributes_of_an_object_that_is_shared(mark):
+    stats = Plain(calls=0, last=None)
+
+    def body(x, i):
+        stats.calls += 1
+        stats.last = i
+        return x.sin()
+
+    inner = loop(mark, body)
+    return lambda x: (inner(x), stats.calls, stats.last), stats
+
+
+def element_by_number(mark):
+    slots = [Slot() for _ in range(4)]
+    marked = mark(lambda x, slots, i: (x + slots[i].kept).sin())
+
+    def program(x):
+        for i in range(4):
+            x = marked(x, slots, i)
+        return x
+
+    for k, slot in enumerate(slots):
+        slot.kept += k
+    return program, slots
+
+
+def element_by_number_that_is_written(mark):
+    slots = [Slot() for _ in range(4)]
+    marked = mark(lambda x, slots, i: slots[i].update(x).sin() + x)
+
+    def program(x):
+        for i in range(4):
+            x = marked(x, slots, i)
+        return x
+
+    return program, slots
+
+
+def element_that_was_known_before(mark):
+    slots = [Slot() for _ in range(5)]
+    marked = mark(lambda x, slots, i: slots[i].update(x).sin() + x)
+
+    def program(x):
+        if not all(slot.flag for slot in slots):
+            return x
+        for i in range(5):
+            x = marked(x, slots, i)
+        return x
+
+    return program, slots
+
+
+def element_by_number_and_by_name(mark):
+    slots = [Slot() for _ in range(4)]
+    for k, slot in enumerate(slots):
+        slot.kept += k
+    marked = mark(lambda x, slots, i: x + slots[i].kept * 2 + slots[0].kept)
+
+    def program(x):
+        for i in range(4):
+            x = marked(x, slots, i)
+        return x
+
+    return program, slots
+
+
+def element_by_number_among_all(mark):
+    slots = [Slot() for _ in range(4)]
+    for k, slot in enumerate(slots):
+        slot.kept += k
+    marked = mark(lambda x, slots, i: x + slots[i].kept + sum(s.kept for s in slots if s.flag))
+
+    def program(x):
+        for i in range(4):
+            x = marked(x, slots, i)
+        return x
+
+    return program, slots
+
+
+def element_that_is_also_an_argument(mark):
+    slots = [Slot() for _ in range(4)]
+    for k, slot in enumerate(slots):
+        slot.kept += k
+    marked = mark(lambda x, slots, first, i: x * slots[i].kept + first.kept)
+
+    def program(x):
+        for i in range(4):
+            x = marked(x, slots, slots[1], i)
+        return x
+
+    return program, slots
+
+
+def elements_in_pairs(mark):
+    slots = [Slot() for _ in range(4)]
+    for k, slot in enumerate(slots):
+        slot.kept += k
+    marked = mark(lambda x, slots, i, j: x * slots[i].kept + slots[j].kept + (1 if slots[i] is slots[j] else 0))
+
+    def program(x):
+        for i, j in ((0, 1), (1, 2), (2, 2), (3, 0), (0, 3)):
+            x = marked(x, slots, i, j)
+        return x
+
+    return program, slots
+
+
+def element_of_a_dict_by_a_name_made_of_a_number(mark):
+    marked = mark(lambda x, i: x * NAMES[f"layer{i}"])
+
+    def program(x):
+        for i in range(3):
+            x = marked(x, i)
+        return x
+
+    return program, None
+
+
+def element_of_a_changed_list(mark):
+    slots = [Slot() for _ in range(4)]
+    for k, slot in enumerate(slots):
+        slot.kept += k
+    marked = mark(lambda x, slots, i: x + slots[i].kept)
+
+    def program(x):
+        x = marked(marked(x, slots, 0), slots, 1)
+        slots.insert(0, slots.pop())
+        for i in range(4):
+            x = marked(x, slots, i)
+        return x
+
+    return program, slots
+
+
+def number_through_an_inner_region(mark):
+    slots = [Slot() for _ in range(4)]
+    for k, slot in enumerate(slots):
+        slot.kept += k
+    inner = mark(lambda x, slots, i: (x.sin() if i < 2 else x.cos(), i + 1))
+
+    def outer(x, slots, i):
+        x, j = inner(x, slots, i)
+        x, j = inner(x * 2, slots, j)
+        return x, j
+
+    marked = mark(outer)
+
+    def program(x):
+        found = []
+        for i in range(4):
+            x, j = marked(x, slots, i)
+            found.append(j)
+        return x, found
+
+    return program, slots
+
+
+def statistics_of_a_batch_norm(mark):
+    layers = nn.ModuleList(nn.BatchNorm1d(4) for _ in range(3)).requires_grad_(False)
+    marked = mark(lambda layer, x: layer(x).sin())
+
+    def program(x):
+        for layer in layers:
+            x = marked(layer, x)
+        return x
+
+    return program, layers
+
+
+def appending(mark, body, *lists):
+    marked = mark(body)
+
+    def program(x):
+        kept = [*map(list, lists)]
+        for i in range(6):
+            x = marked(x, i, *kept)
+        return x, kept
+
+    return program, None
+
+
+def list_that_is_appended_to(mark):
+    def body(x, i, kept):
+        kept.append(i)
+        kept.append((x.cos(), i + 1))
+        return x.sin()
+
+    return appending(mark, body, [])
+
+
+def list_of_the_caller_that_is_appended_to(mark):
+    kept = []
+    marked = mark(lambda x, i, kept: (kept.append(i), x.sin())[1])
+
+    def program(x):
+        for i in range(6):
+            x = marked(x, i, kept)
+        return x
+
+    return program, kept
+
+
+def list_that_is_appended_to_and_read(mark):
+    def body(x, i, kept):
+        kept.append(i)
+        return x.sin() if len(kept) % 2 else x.cos()
+
+    return appending(mark, body, [])
+
+
+def list_that_is_read_before_it_is_appended_to(mark):
+    def body(x, i, kept):
+        y = x * kept[-1]
+        kept.append(2)
+        return y
+
+    return appending(mark, body, [1, 1])
+
+
+def list_that_is_there_twice(mark):
+    def body(x, i, one, other):
+        one.append(i)
+        return x * len(other)
+
+    marked = mark(body)
+
+    def program(x):
+        kept = []
+        for i in range(4):
+            x = marked(x, i, kept, kept)
+        return x, kept
+
+    return program, None
+
+
+def list_that_is_in_a_cell_too(mark):
+    def program(x):
+        kept = [1]
+
+        def body(x, i, given):
+            given.append(i)
+            return x * len(kept)
+
+        marked = mark(body)
+        for i in range(4):
+            x = marked(x, i, kept)
+        return x, kept
+
+    return program, None
+
+
+def list_that_is_appended_to_in_an_inner_region(mark):
+    def innermost(x, kept, i):
+        kept.append(i)
+        return x.sin()
+
+    inner = mark(innermost)
+
+    def outer(x, i, kept):
+        x = inner(x, kept, i)
+        return inner(x, kept, i * 2)
+
+    return appending(mark, outer, [])
+
+
+def list_that_is_returned(mark):
+    def body(x, i, kept):
+        kept.append(i)
+        return x.sin(), kept
+
+    marked = mark(body)
+
+    def program(x):
+        kept = []
+        for i in range(4):
+            x, same = marked(x, i, kept)
+            same.append(same is kept)
+        return x, kept
+
+    return program, None
+
+
+# How many of the calls are traced when the program is compiled; the others are stamped out.
+PROGRAMS = {
+    unused_number: 1,
+    number_that_is_returned: 1,
+    number_that_is_compared: 3,
+    number_that_is_used: 5,
+    number_of_another_type: None,
+    number_in_a_tuple: None,
+    counter_in_a_global: 1,
+    counter_that_is_looked_at: None,
+    counter_in_a_cell: None,
+    attributes_of_modules: 2,
+    attributes_of_an_object_that_is_shared: None,
+    element_by_number: 1,
+    element_by_number_that_is_written: 1,
+    element_that_was_known_before: 2,
+    element_by_number_and_by_name: None,
+    element_by_number_among_all: None,
+    element_that_is_also_an_argument: None,
+    elements_in_pairs: None,
+    element_of_a_dict_by_a_name_made_of_a_number: None,
+    element_of_a_changed_list: None,
+    number_through_an_inner_region: None,
+    statistics_of_a_batch_norm: None,
+    list_that_is_appended_to: 1,
+    list_of_the_caller_that_is_appended_to: 2,
+    list_that_is_appended_to_and_read: None,
+    list_that_is_read_before_it_is_appended_to: None,
+    list_that_is_there_twice: None,
+    list_that_is_in_a_cell_too: None,
+    list_that_is_appended_to_in_an_inner_region: None,
+    list_that_is_returned: None,
+}
+
+
+def _state(thing):
+    if isinstance(thing, nn.Module):
+        return [{k: v for k, v in vars(m).items() if k in ("calls", "last")} for m in thing.modules()], dict(
+            thing.state_dict()
+        )
+    if isinstance(thing, list):
+        return [_state(item) for item in thing]
+    return dict(vars(thing)) if hasattr(thing, "__dict__") else thing
+
+
+def _seen(make, mark, compiled):
+    """Results and state of two calls of a program, each printed: types and bits."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    program, state = make(mark)
+    run = torch.compile(program, backend="eager", fullgraph=True) if compiled else program
+    seen = []
+    for k in range(2):
+        with torch.no_grad():
+            seen.append((run(X + k), copy.deepcopy(_state(state))))
+    return repr(seen)
+
+
+@pytest.mark.parametrize("verified", [False, True], ids=["reused", "verified"])
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_as_without_a_mark(make, verified):
+    wanted = _seen(make, lambda body: body, False)
+    counters.clear()
+    with torch._dynamo.config.patch(graph_deduplication_lint=True, verify_region_reuse=verified):
+        assert _seen(make, torch.compiler.nested_compile_region, True) == wanted
+
+
+@pytest.mark.parametrize("make", [m for m, traced in PROGRAMS.items() if traced], ids=lambda make: make.__name__)
+def test_traced_no_more_often_than_needed(make):
+    torch._dynamo.reset()
+    counters.clear()
+    program, _ = make(torch.compiler.nested_compile_region)
+    with torch.no_grad():
+        torch.compile(program, backend="eager", fullgraph=True)(X)
+    assert counters["regions"]["traced"] == PROGRAMS[make]
+    calls = counters["regions"]["traced"] + counters["regions"]["reused"]
+    assert calls >= 3 and counters["regions"]["inlined"] == 0
