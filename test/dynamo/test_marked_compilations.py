@@ -120,3 +120,22 @@ def test_sizes_that_change_recompile_as_often_as_without_the_mark():
         counts.append(after)
     assert counts[0] == counts[1]
     assert counts[0][-1] > 1
+
+
+@pytest.mark.parametrize(
+    "calls", [lambda r, x, y: r(x, y), lambda r, x, y: r(r(r(x, y), y), y)], ids=["traced", "reused"]
+)
+def test_an_argument_that_the_body_does_not_read_is_not_guarded(calls):
+    def body(x, y):
+        return x.sin() + 1
+
+    counts = []
+    for mark in (unmarked, region):
+        torch._dynamo.reset()
+        r = mark(body)
+        counter = CompileCounter()
+        f = torch.compile(lambda x, y: calls(r, x, y), backend=counter)
+        f(X, torch.ones(4, 2))
+        f(X, torch.ones(4, 2).t())
+        counts.append(counter.frame_count)
+    assert counts == [1, 1]
