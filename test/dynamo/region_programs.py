@@ -1,4 +1,4 @@
-"""Random programs that mark functions as regions, and the comparison of marked and unmarked.
+"""Random programs that mark functions as regions, and the check that the marks change nothing.
 
 A program is source text of a module: functions that ``region`` marks, and an ``f`` that calls them
 in a loop.  ``region`` is ``nested_compile_region`` in one run and the identity in the other.
@@ -11,13 +11,13 @@ import dataclasses
 import functools
 import linecache
 import random
-import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import sys
+import types
+from typing import Any
 
 import torch.nn.functional as F
 from hypothesis import strategies as st
-from torch._dynamo.testing import CompileCounterWithBackend
+from observing import Box, Net, Pair, Point, difference, observe, tensors
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
@@ -59,6 +59,8 @@ CAPTURES = (
     "h = h * STATE['n']",
     "h = h * kw.get('extra', {c})",
     "h = h + (rest[0] if rest else 1)",
+    "h = h * gain",
+    "h = h + flip",
 )
 WRITES = (
     "t = h * 2; t.add_({c}); h = t",
@@ -74,6 +76,9 @@ WRITES = (
     "net.buf = net.buf * 0.5",
     "box.value.add_(1)",
     "items[0].copy_(h.detach())",
+    "flip.add_({c})",
+    "table[:, :4].mul_(0.5)",
+    "v = items[0].t(); v[0] = {c}; h = h + v",
 )
 EFFECTS = (
     "log.append(h)",
@@ -96,16 +101,28 @@ RANDOM = (
     "h = F.dropout(h, 0.5, True)",
     "h = h + torch.rand_like(h)",
     "h = h * torch.bernoulli(torch.full((4,), 0.5))",
+    "h = h * random.random()",
 )
 BREAKS = (
     "torch._dynamo.graph_break()",
-    "print(end='')",
+    "print('scale', scale, h.shape)",
     "h = h * h.sum().item()",
     "h = h + 1 if h.sum() > 0 else h - 1",
+    "h = h + y.numpy().sum()",
+    "h = h[h > 0].sum() + h",
+)
+RAISES = (
     "if scale > 2: raise ValueError(f'scale {scale}')",
     "if net.count > 1: raise KeyError(len(log))",
+    "if len(log) > 1: raise Trouble(h.shape, 'log')",
+    "assert len(items) < 3, f'{len(items)} items'",
     "h = h + [0, 1, 2][int(scale)]",
+    "h = h @ h[:, :3]",
+    "h = h + net.missing",
+    "h = h * (1 / (int(scale) - 2))",
     "try: h = h * kw['missing']\nexcept KeyError as e: log.append(str(e))",
+    "try: h = h * items[5]\nexcept IndexError: raise Trouble('items') from None",
+    "try: h = h * items[int(scale)]\nfinally: box.n += 1",
 )
 FEATURES = (
     "h = torch.vmap(lambda r: r * {c} + r.sin())(h)",
@@ -151,6 +168,7 @@ CALLS = (
     "{r}(net=net, box=box, items=items, y=y, x=h)",
     "{r}(h, h, box, items, net, {s})",
     "{r}(h, y, box, items, net, {s}, outs and 2)",
+    "{r}(h, y, box, items, net, gain=h[0])",
     "{r}(h, y, box, items, net, extra={s}, other=None)",
     "functools.partial({r}, h, y, box)(items=items, net=net)",
     "(lambda t: {r}(t, w, box, items, net))(h)",
@@ -174,60 +192,41 @@ AROUND = (
     "{call}",
     "{call}",
     "{call}",
-    "try: {call}\n except (ValueError, KeyError, IndexError) as e: outs.append(repr(e))",
+    "try: {call}\n except (ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError) as e: outs.append(repr(e))",
     "with torch.no_grad(): {call}",
     "with torch.autocast('cpu', dtype=torch.bfloat16): {call}",
     "out = checkpoint(lambda t: {value}, h, use_reentrant=False)",
     "out = torch.vmap(lambda t: t * 2)(h); {call}",
     "out = torch.cond(h.sum() > 0, lambda t: t * 2 + tensors({value})[0].sum(), lambda t: t.sin(), (h,))",
 )
+# How a function is marked: what stands before it, what behind it, and its first parameter. A class indents it.
+FORMS = (
+    *[(("@region",), (), "")] * 4,
+    ((), ("{r} = region(functools.partial({r}, gain=0.5))",), ""),
+    (("class {r}:", "    @region"), ("{r} = {r}().{r}",), "self, "),
+    (("class {r}:", "    @region", "    @staticmethod"), ("{r} = {r}.{r}",), ""),
+    (("class {r}(torch.nn.Module):",), ("{r}.forward, {r} = region({r}.{r}), {r}()",), "self, "),
+)
+# What changes between the second and the third call of f, behind its back.
+CHANGES = (
+    *["pass"] * 4,
+    "box.n += 1",
+    "net.count += 1",
+    "net.eval()",
+    "STATE['n'] = 3",
+    "box.value = torch.ones(4)",
+    "items.append(torch.ones(4, 4))",
+    "net.buf = torch.zeros(1)",
+    "y.t_()",
+    "net.lin.weight.requires_grad_(not net.lin.weight.requires_grad)",
+)
 SCALES = ("2.0", "i", "i + 1", "0.5", "[1.0, 3.0, 2.5][i % 3]", "h.shape[1]", "True")
 CONSTANTS = ("1", "2.0", "0.5", "-0.0", "scale", "3")
-SIGNATURE = "x, y, box, items, net, scale=1.5, *rest, **kw"
+SIGNATURE = "x, y, box, items, net, scale=1.5, *rest, gain=b, **kw"
 
 
-class Point(NamedTuple):
-    a: Any
-    b: Any
-
-
-@dataclasses.dataclass
-class Pair:
-    a: Any
-    b: Any
-
-
-class Box:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.n = 1
-
-
-class Net(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = torch.nn.Linear(4, 4)
-        self.register_buffer("buf", torch.ones(4))
-        self.count = 0
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in a region's result, as a caller gets at them."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [t for v in value for t in tensors(v)]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in tensors(v)]
-    if isinstance(value, Pair):
-        return tensors(value.a) + tensors(value.b)
-    if isinstance(value, Box):
-        return tensors(value.value)
-    if isinstance(value, torch.nn.Module):
-        return [*value.parameters(), *value.buffers()]
-    if hasattr(value, "__next__"):
-        return [t for v in value for t in tensors(v)]
-    return []
+class Trouble(ValueError):
+    pass
 
 
 def merge(h: torch.Tensor, value: Any) -> torch.Tensor:
@@ -241,7 +240,6 @@ def merge(h: torch.Tensor, value: Any) -> torch.Tensor:
 
 
 NAMESPACE = {
-    "__name__": "program",
     "torch": torch,
     "F": F,
     "checkpoint": checkpoint,
@@ -251,50 +249,59 @@ NAMESPACE = {
     "Box": Box,
     "tensors": tensors,
     "merge": merge,
+    "random": random,
+    "Trouble": Trouble,
 }
 
 
 @dataclasses.dataclass
 class Program:
-    """Source of ``make(w, b, log)``, which returns ``f(x, y, box, items, net)``."""
+    """Source of ``make(w, b, log, table)``, which returns ``f(x, y, box, items, net)``."""
 
     source: str
     training: bool
     fullgraph: bool
-    calls: int = 2
+    change: str = "pass"
+    calls: int = 3
 
 
 @st.composite
 def _body(draw: st.DrawFn, name: str, inner: str | None) -> list[str]:
     kinds = [PURE, PURE, PURE, PURE, CAPTURES, CAPTURES, WRITES, EFFECTS, RANDOM, FEATURES]
-    if draw(st.integers(0, 3)) == 0:
-        kinds.append(BREAKS)
 
     def fill(text: str) -> str:
         return text.replace("{c}", draw(st.sampled_from(CONSTANTS)))
 
+    def put(line: str) -> None:
+        lines.insert(draw(st.integers(0, len(lines))), line)
+
     lines = [fill(draw(st.sampled_from(draw(st.sampled_from(kinds))))) for _ in range(draw(st.integers(2, 8)))]
+    for leaves in (BREAKS, RAISES):
+        if draw(st.integers(0, 4)) == 4:
+            put(draw(st.sampled_from(leaves)))
     if inner is not None:
-        call = f"h = merge(h, {inner}(h, y, box, items, net))"
-        lines.insert(draw(st.integers(0, len(lines))), call)
-    return [
-        f"def {name}({SIGNATURE}):",
+        put(f"h = merge(h, {inner}(h, y, box, items, net))")
+    head, tail, self = draw(st.sampled_from(FORMS))
+    text = [
+        f"def {{r}}({self}{SIGNATURE}):",
         "    nonlocal knob",
         "    h = x",
         *("    " + part for line in lines for part in line.split("\n")),
         f"    return {draw(st.sampled_from(RESULTS))}",
     ]
+    inside = "    " if self or len(head) > 1 else ""
+    return [line.replace("{r}", name) for line in (*head, *(inside + line for line in text), *tail)]
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
     """Programs with one or two regions, perhaps one inside the other, called several times."""
-    lines = ["STATE = {'n': 1}", "def make(w, b, log):", "    knob = 1.5"]
+    lines = ["STATE = {'n': 1}", "def make(w, b, log, table):", "    knob, flip = 1.5, table[:, ::2]"]
     names: list[str] = []
     for k in range(draw(st.integers(1, 2))):
         inner = names[0] if names and draw(st.booleans()) else None
         names.append(f"r{k}")
-        lines += ["    @region", *("    " + line for line in draw(_body(names[-1], inner)))]
+        lines += ["    " + line for line in draw(_body(names[-1], inner))]
     lines += ["    def f(x, y, box, items, net):", "        outs, last = [], None", "        h = x * 1"]
     loop = draw(st.sampled_from(("for i in range(2):", "for i in range(3):", "for i in range(len(items)):")))
     lines.append(f"        {loop}")
@@ -309,9 +316,9 @@ def programs(draw: st.DrawFn) -> Program:
         # A try that caught something leaves no result.
         block = ["out = None", *around.split("\n"), *uses]
         lines += ["            " + line.removeprefix(" ") for line in block]
-    lines += ["        return h, outs, last, torch.is_grad_enabled()", "    return f"]
+    lines += ["        return h, outs, last, torch.is_grad_enabled(), knob", "    return f"]
     training = draw(st.booleans())
-    return Program("\n".join(lines) + "\n", training, draw(st.booleans()))
+    return Program("\n".join(lines) + "\n", training, draw(st.booleans()), draw(st.sampled_from(CHANGES)))
 
 
 def region(marked: bool) -> Any:
@@ -327,123 +334,38 @@ def inputs(program: Program) -> dict[str, Any]:
     else:
         net.requires_grad_(False)
     items = [torch.randn(4, 4), torch.randn(4, 4)]
-    return {"w": w, "b": b, "log": [], "x": x, "y": y, "box": Box(torch.randn(4, 4)), "items": items, "net": net}
-
-
-def observe(
-    f: Callable[..., Any], args: tuple[Any, ...], backend: str, fullgraph: bool, calls: int = 2, state: Any = None
-) -> dict[str, Any]:
-    """All that some runs of ``f``, compiled, can be seen to do, each followed by its backward.
-
-    ``state``: what else it may change.  The gradients are those of all leaves in ``args`` and ``state``.
-    """
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(f, backend=counter, fullgraph=fullgraph)
-    seen: dict[str, Any] = {"args": args, "state": state, "results": [], "graphs": []}
-    leaves = [t for t in tensors([args, state]) if t.is_leaf]
-    torch.manual_seed(1)
-    random.seed(1)
-    for _ in range(calls):
-        try:
-            result = compiled(*args)
-            seen["results"].append(result)
-            tops = [t for t in tensors(result) if t.requires_grad]
-            if tops:
-                sum((t.float() ** 2).mean() * (k + 1) for k, t in enumerate(tops)).backward()  # type: ignore[union-attr]
-        except Exception as e:
-            seen["results"].append(_of_exception(e))
-        finally:
-            torch.set_grad_enabled(True)
-        seen["graphs"].append(counter.frame_count)
-    seen["gradients"] = [t.grad for t in leaves]
-    seen["random"] = torch.get_rng_state(), random.random()
-    return seen
+    return {
+        "w": w,
+        "b": b,
+        "log": [],
+        "table": torch.randn(4, 8),
+        "x": x,
+        "y": y,
+        "box": Box(torch.randn(4, 4)),
+        "items": items,
+        "net": net,
+    }
 
 
 def run(program: Program, backend: str, marked: bool) -> dict[str, Any]:
     """All that the runs of ``program`` can be seen to do."""
     name = f"<program {hash(program.source)}>"
     linecache.cache[name] = (len(program.source), None, program.source.splitlines(True), name)
-    namespace: dict[str, Any] = dict(NAMESPACE, region=region(marked))
+    # Dynamo imports the module of a function that it meets behind a graph break.
+    sys.modules["program"] = module = types.ModuleType("program")
+    namespace = module.__dict__
+    namespace.update(NAMESPACE, region=region(marked))
     exec(compile(program.source, name, "exec"), namespace)
     env = inputs(program)
-    f = namespace["make"](env["w"], env["b"], env["log"])
+    f = namespace["make"](*(env[k] for k in ("w", "b", "log", "table")))
     args = tuple(env[k] for k in ("x", "y", "box", "items", "net"))
-    state = [namespace["STATE"], env["log"], env["w"], env["b"]]
-    return observe(f, args, backend, program.fullgraph, program.calls, state)
+    state = [namespace["STATE"], *(env[k] for k in ("log", "w", "b", "table"))]
 
+    def between(call: int) -> None:
+        if call == 2:
+            exec(program.change, namespace, env)
 
-def _of_exception(error: BaseException) -> tuple[str, str]:
-    """Type and message; not the stacks and the dump of a graph that follow it, in which the mark's closure shows."""
-    message = str(error)
-    for rest in ("from user code", "While executing", "Developer debug context"):
-        message = message.split(rest)[0]
-    return type(error).__name__, re.sub("0x[0-9a-f]+", "0x", message).strip()
-
-
-class _Describer:
-    """Turns values into plain ones that compare: structure, sharing of objects and of storages."""
-
-    def __init__(self) -> None:
-        self.objects: dict[int, int] = {}
-        self.storages: dict[int, int] = {}
-        self.alive: list[Any] = []
-        self.leaves: list[torch.Tensor] = []
-
-    def describe(self, value: Any) -> Any:
-        if value is None or isinstance(value, (int, float, str, bool)):
-            return repr(value)
-        if id(value) in self.objects:
-            return ("seen", self.objects[id(value)])
-        self.objects[id(value)] = len(self.objects)
-        self.alive.append(value)
-        if isinstance(value, torch.Tensor):
-            self.leaves.append(value.detach().clone())
-            storage = self.storages.setdefault(value.untyped_storage()._cdata, len(self.storages))
-            return (
-                type(value).__name__,
-                tuple(value.shape),
-                value.stride(),
-                value.dtype,
-                value.requires_grad,
-                value.is_leaf,
-                ("storage", storage),
-            )
-        if isinstance(value, (list, tuple)):
-            return (type(value).__name__, [self.describe(v) for v in value])
-        if isinstance(value, dict):
-            return [(k, self.describe(v)) for k, v in value.items()]
-        if isinstance(value, torch.nn.Module):
-            own = {k: v for k, v in vars(value).items() if not k.startswith("_")}
-            held = [*value.named_parameters(), *value.named_buffers()]
-            return (type(value).__name__, self.describe(own), self.describe(held))
-        if callable(value):
-            return ("callable", self.describe(value()))
-        if hasattr(value, "__next__"):
-            return ("iterator", [self.describe(v) for v in value])
-        if hasattr(value, "__dict__"):
-            return (type(value).__name__, self.describe(vars(value)))
-        return repr(value)
-
-
-def difference(wanted: dict[str, Any], got: dict[str, Any]) -> str | None:
-    """What differs between two runs, or None."""
-    for what in wanted:
-        sides = [], []
-        texts = []
-        for side, run_ in zip(sides, (wanted, got)):
-            describer = _Describer()
-            texts.append(describer.describe(run_[what]))
-            side.extend(describer.leaves)
-        if texts[0] != texts[1]:
-            return f"{what}:\n  {texts[0]}\nagainst\n  {texts[1]}"
-        for k, (a, b) in enumerate(zip(*sides)):
-            try:
-                torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4, equal_nan=True)
-            except AssertionError as e:
-                return f"{what}, tensor {k}: {e}"
-    return None
+    return observe(f, args, backend, program.fullgraph, program.calls, state, between)
 
 
 @dataclasses.dataclass
@@ -471,7 +393,7 @@ def check(program: Program, backends: tuple[str, ...]) -> Checked:
                 continue  # a first compilation differs from the later ones, marks or not
             assert problem is None, (
                 f"marked, {backend}: {problem}\n{program.source}"
-                f"training={program.training} fullgraph={program.fullgraph}"
+                f"training={program.training} fullgraph={program.fullgraph} change={program.change!r}"
             )
             traced += counters["regions"]["traced"] + counters["regions"]["reused"]
             inlined += counters["regions"]["inlined"]

@@ -12,21 +12,12 @@ import torch
 import torch._dynamo
 from torch import nn
 from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.region_outcomes import ReuseMissReason, forget_outcomes, outcomes
+from torch._dynamo.region_outcomes import ReuseMissReason, outcomes
 
 
 region = torch.compiler.nested_compile_region
 X = torch.randn(4, 4)
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    counters.clear()
-    forget_outcomes()
-    with torch._dynamo.config.patch(graph_deduplication_lint=True, inline_single_use_invoke_subgraph=False):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("bodies")
 
 
 def became():

@@ -30,17 +30,6 @@ import torch
 import torch._dynamo
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def skip_side_effects():
-    with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True):
-        yield
-
-
 class TestGraphs(expecttest.TestCase):
     def graph(self, function):
         return graphs_of(function, *tensors())

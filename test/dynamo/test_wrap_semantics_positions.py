@@ -22,11 +22,6 @@ import torch._dynamo
 from torch._dynamo.variables import higher_order_ops as hops
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-
-
 # autograd.Function
 
 

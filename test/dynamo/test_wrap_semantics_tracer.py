@@ -10,17 +10,6 @@ import torch._dynamo
 from torch._dynamo.variables import higher_order_ops as hops
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def skip_side_effects():
-    with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True):
-        yield
-
-
 # The tracer as a function of its own
 
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel over gloo, two processes: gradients of marked blocks are those of eager."""
+"""DistributedDataParallel over gloo, two processes: gradients and parameters of marked blocks are those of eager and of unmarked ones."""
 
 import os
 import tempfile

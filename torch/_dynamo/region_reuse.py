@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
+from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 
 import torch
@@ -157,7 +158,10 @@ def _inputs(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[
     """Where each of a call's operands comes from."""
     given: dict[Node, int] = {}
     for i, leaf in enumerate(arguments.leaves):
-        proxy = getattr(leaf.tracker.unwrap(), "proxy", None)
+        tracker = leaf.tracker.unwrap()
+        if issubclass(type(tracker), LazyVariableTracker):
+            continue  # nobody has looked at it: asking it for a proxy would, and guard what the program does not read
+        proxy = getattr(tracker, "proxy", None)
         if isinstance(proxy, torch.fx.Proxy):
             given.setdefault(proxy.node, i)
     return [_input(tx, node, given) for node in operands]

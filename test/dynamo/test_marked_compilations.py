@@ -1,0 +1,141 @@
+"""A marked function is traced and recompiled as often as an unmarked one."""
+
+import collections
+
+import pytest
+from marked_cases import compiled, unmarked
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
+from torch._dynamo.utils import counters
+
+import torch
+import torch._dynamo
+from torch._dynamo.region_outcomes import outcomes
+
+
+region = torch.compiler.nested_compile_region
+X = torch.arange(16.0).view(4, 4) / 16
+pytestmark = pytest.mark.usefixtures("bodies")
+
+
+# Cost
+
+
+def inlined_names(f, backend="eager"):
+    """How often Dynamo inlines each function while it compiles ``f``."""
+    seen = collections.Counter()
+    stock = InliningInstructionTranslator.inline_call.__func__
+
+    def counting(cls, parent, func, *args, **kwargs):
+        seen[func.get_name()] += 1
+        return stock(cls, parent, func, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InliningInstructionTranslator, "inline_call", classmethod(counting))
+        compiled(f, X, fullgraph=False)
+    return seen
+
+
+def helper(x):
+    return x.cos()
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    {
+        "traced": lambda x: helper(x.sin()) + 1,
+        "no operators": lambda x: (helper(x), x)[1],
+        "nothing inside its boundary": lambda x: (helper(x).sum(), x.view(16))[1],
+        "random": lambda x: torch.rand_like(helper(x)),
+    }.items(),
+)
+def test_a_body_is_traced_at_most_once_a_call(name, body):
+    marked = region(body)
+    seen = inlined_names(lambda x: (marked(x), marked(x), marked(x)))
+    assert seen["helper"] == 3 - counters["regions"]["reused"]
+    assert len(outcomes()) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    {
+        "graph break": lambda x: (helper(x), torch._dynamo.graph_break(), helper(x))[2],
+        "item": lambda x: helper(x) * helper(x).sum().item(),
+    }.items(),
+)
+def test_a_region_that_breaks_is_traced_as_often_as_the_function(name, body):
+    flat = inlined_names(lambda x: body(x) + body(x))["helper"]
+    torch._dynamo.reset()
+    marked = region(body)
+    assert inlined_names(lambda x: marked(x) + marked(x))["helper"] == flat > 0
+
+
+# Recompiles, and marks behind a graph break
+
+
+def test_marks_behind_a_graph_break_do_not_share_a_recompile_limit():
+    def make(k):
+        def r(x):
+            torch._dynamo.graph_break()
+            return x * k + x.sin()
+
+        return r
+
+    functions = [make(k) for k in range(12)]
+    for k, function in enumerate(functions):  # a code each, as functions that are written out have
+        function.__code__ = function.__code__.replace(co_firstlineno=1000 + k)
+    counts = []
+    for mark in (unmarked, region):
+        torch._dynamo.reset()
+        marked = [mark(function) for function in functions]
+        counter = CompileCounter()
+
+        def f(x):
+            for function in marked:
+                x = function(x)
+            return x
+
+        torch.compile(f, backend=counter)(X)
+        counts.append((counter.frame_count, counter.op_count))
+    assert counts[0] == counts[1]
+    assert counts[0][0] == 12
+
+
+def test_sizes_that_change_recompile_as_often_as_without_the_mark():
+    def body(x, n):
+        return x.sin() * n + x.shape[0]
+
+    counts = []
+    for mark in (unmarked, region):
+        torch._dynamo.reset()
+        r = mark(body)
+        counter = CompileCounterWithBackend("eager")
+        g = torch.compile(lambda x, n: r(x, n) + r(x * 2, n), backend=counter)
+        after = []
+        for size, n in ((4, 1), (5, 1), (6, 1), (6, 2), (7, 3), (1, 3)):
+            torch.testing.assert_close(
+                g(torch.ones(size), n), body(torch.ones(size), n) + body(torch.ones(size) * 2, n)
+            )
+            after.append(counter.frame_count)
+        counts.append(after)
+    assert counts[0] == counts[1]
+    assert counts[0][-1] > 1
+
+
+@pytest.mark.parametrize(
+    "calls", [lambda r, x, y: r(x, y), lambda r, x, y: r(r(r(x, y), y), y)], ids=["traced", "reused"]
+)
+def test_an_argument_that_the_body_does_not_read_is_not_guarded(calls):
+    def body(x, y):
+        return x.sin() + 1
+
+    counts = []
+    for mark in (unmarked, region):
+        torch._dynamo.reset()
+        r = mark(body)
+        counter = CompileCounter()
+        f = torch.compile(lambda x, y: calls(r, x, y), backend=counter)
+        f(X, torch.ones(4, 2))
+        f(X, torch.ones(4, 2).t())
+        counts.append(counter.frame_count)
+    assert counts == [1, 1]
