@@ -209,7 +209,34 @@ def global_list_that_holds_what_is_behind_an_argument(mark):
     return lambda x: inner(x * layers[0].sub.w * SHARED_LIST[0].w), []
 
 
+def argument_of_the_frame_that_is_returned(mark):
+    marked = mark(lambda x: (x, {"x": x}, x.sin() + 1))
+
+    def program(x):
+        found = []
+        for _ in range(3):
+            a, b, x = marked(x)
+            found += [a, b]
+        return x, found
+
+    return program, []
+
+
+def argument_of_the_frame_that_is_also_behind_another(mark):
+    layers = [Plain(t=X) for _ in range(3)]
+    marked = mark(lambda layer, x: x.sin() + 1 if x is layer.t else x.cos())
+
+    def program(x):
+        for layer in layers:
+            x = marked(layer, x)
+        return x
+
+    return program, []
+
+
 PROGRAMS = [
+    argument_of_the_frame_that_is_returned,
+    argument_of_the_frame_that_is_also_behind_another,
     global_that_is_behind_an_argument,
     global_that_is_behind_a_later_argument,
     global_that_is_an_argument,

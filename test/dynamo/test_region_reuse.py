@@ -288,7 +288,7 @@ REFUSED = {
 PAIRS = region(lambda it: next(it).sin())
 ITERATES = region(lambda x: iter([x.sin(), x.cos()]))
 VIEWS = region(lambda x: (x.cos(), x.view(-1)))
-WRITES = region(lambda x: x.add_(1).cos())
+WRITES = region(lambda x: x.t_().cos())
 TIMES = region(lambda x, k: x if k is None else x * k)
 
 

@@ -243,7 +243,7 @@ class _Plan:
 
 def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: dict[Node, Node]) -> RegionCall:
     """``call``, made in a region's call ``outer``, as it stands in the region's body."""
-    call.ended = True  # the one that is returned has the outcome
+    ended, call.ended = call.ended, True  # the one that is returned has the outcome, if there was none
     return RegionCall(
         call.function,
         call.caller,
@@ -251,6 +251,8 @@ def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: d
         body if call.graph is outer.graph else None,
         [copies[n] for n in call.nodes if n in copies],
         [_inside(inner, call, body, copies) for inner in call.inner],
+        miss=call.miss,
+        ended=ended,
     )
 
 

@@ -83,8 +83,11 @@ class RecipeWriter:
         self.arguments = arguments
         self.holding = holding
         self.given = {id(leaf.tracker): i for i, leaf in enumerate(arguments.leaves)}
-        for held in arguments.lists:
-            self.given[id(held.unwrap())] = self.given[id(held)]
+        for i, leaf in enumerate(arguments.leaves):
+            known = leaf.tracker.unwrap()
+            # A constant is not known by its tracker, which may stand for an equal one.
+            if known is not leaf.tracker and type(known) is not ConstantVariable:
+                self.given.setdefault(id(known), i)
         self.places = {node: i for i, node in enumerate(nodes)}
         # Storages that the call was made with: no result may live in one.
         self.outside = {

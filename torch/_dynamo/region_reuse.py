@@ -490,7 +490,7 @@ def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) ->
         for i, old in enumerate(olds):
             if i < len(leaf.sources):
                 new = leaf.sources[i]
-            elif any(s != old and root_of(s, (old,)) for s in _behind(condition)):
+            elif _needs_source(condition, old):
                 raise CannotReuse(ReuseMissReason.NO_SOURCE, old.name)
             else:
                 continue  # all that is known of the old argument is in the fingerprint
@@ -499,8 +499,14 @@ def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) ->
     return Transport({old: new for old, new in roots.items() if old != new})
 
 
-def _behind(condition: InvokeSubgraphReuseCondition) -> list[Source]:
-    return [g[0] for g in condition.guards] + [o[0] for o in condition.objects] + condition.distinct
+def _needs_source(condition: InvokeSubgraphReuseCondition, root: Source) -> bool:
+    """Whether more is known of an argument with the source ``root`` than what the fingerprint holds."""
+    guards: list[Any] = condition.guards
+    exact = [g[0] for g in guards] + [s for pair in condition.same for s in pair] + list(condition.elsewhere.values())
+    if root in exact:
+        return True
+    behind = exact + [o[0] for o in condition.objects] + condition.distinct
+    return any(s != root and root_of(s, (root,)) for s in behind)
 
 
 def _at(resolve: Resolver, source: Source) -> Any:
