@@ -20,7 +20,7 @@ object's own attributes, and which things are one object.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables.base import VariableTracker
@@ -205,8 +205,15 @@ def pending(
 
     Those with an id in ``but`` don't count, nor do globals and cells: what they are bound to is in an entry's bucket.
     """
+    return changed_among(tx, reachable(trackers), but)
+
+
+def changed_among(
+    tx: InstructionTranslatorBase, trackers: Iterable[VariableTracker], but: Container[int] = ()
+) -> VariableTracker | None:
+    """Like ``pending``, for ``trackers`` themselves."""
     side_effects = tx.output.side_effects
-    for tracker in reachable(trackers):
+    for tracker in trackers:
         if tracker.mutation_type is None or tracker.source is None or id(tracker) in but:
             continue
         if not isinstance(tracker, (NewGlobalVariable, CellVariable)) and side_effects.is_modified(tracker):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import operator
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +30,7 @@ from torch._dynamo.region_held import Behind, Given, Held, Path, value_of
 from torch._dynamo.region_identity import Unkeyable, constant_key, tensor_key
 from torch._dynamo.region_legality import writes_memory_only
 from torch._dynamo.region_outcomes import ReuseMissReason
-from torch._dynamo.region_reads import Observer, pending, sources_held
+from torch._dynamo.region_reads import Observer, changed_among, pending, reachable, sources_held
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, root_of
 from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
@@ -241,7 +243,8 @@ def _condition(
         list(holding.pins.items()),
         holding.paths,
         indices,
-        [t for t in observer.met() if id(t.unwrap()) not in own],
+        # What they hold is looked up now: what a container holds later on, without being changed, was not met.
+        [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own],
     )
 
 
@@ -390,25 +393,26 @@ def _check_held(
 
 
 def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
-    if changed := pending(tx, condition.met):
+    if changed := changed_among(tx, condition.met):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
     guards: list[Any] = condition.guards
-    for source, check, (expected, exact), _ in guards:
+    for source, of_source in itertools.groupby(guards, operator.itemgetter(0)):
         if _differs(fates, source):
-            new = fates.transport(source)
-            value = fates.resolve(new)
-            if not check.eval_fn(value, expected) or _exact(value) != exact:
-                raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{new.name} is {value!r:.80}, not {expected!r:.80}")
+            value = fates.resolve(fates.transport(source))
+            for _, check, (expected, exact), _ in of_source:
+                if not check.eval_fn(value, expected) or _exact(value) != exact:
+                    new = fates.transport(source).name
+                    raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{new} is {value!r:.80}, not {expected!r:.80}")
     for source, looks in condition.objects:
         if _differs(fates, source) and appearance(fates.resolve(fates.transport(source))) != looks:
             raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, fates.transport(source).name)
     _check_identities(condition, fates)
-    _check_built(tx, condition, fates)
     trackers = tx.output.side_effects.id_to_variable
-    for source in (*condition.distinct, *(one for one, _ in condition.same)):
-        tracker = trackers.get(id(fates.resolve(fates.transport(source))))
-        if tracker is not None and pending(tx, [tracker]):
-            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, fates.transport(source).name)
+    sources = (*condition.distinct, *(one for one, _ in condition.same))
+    known = (trackers.get(id(fates.resolve(fates.transport(source)))) for source in sources)
+    if changed := pending(tx, [tracker for tracker in known if tracker is not None]):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
+    _check_built(tx, condition, fates)
 
 
 def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:

@@ -1,0 +1,20 @@
+"""Overlay of torch._dynamo.guards: where a guard comes from is put into words once a place, not once a guard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_regions.overlay import replaces, stock
+
+
+@replaces
+def get_verbose_code_part(code_part: str, guard: Any) -> str:
+    stack = guard.user_stack if guard is not None else None
+    words = stock("torch._dynamo.guards:get_verbose_code_part")
+    if not stack:
+        return words(code_part, guard)
+    # All guards of a call that is stamped out have one stack.
+    place = getattr(stack, "_region_place", None)
+    if place is None:
+        place = stack._region_place = words("", guard).strip()
+    return f"{code_part:<60}  {place}" if place else f"{code_part:<60}"
