@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch._dynamo.region_held import Holding
     from torch._dynamo.region_reads import Observer
     from torch._dynamo.region_stamps import Stamp
+    from torch._dynamo.region_transport import Resolver
 
 
 Node = torch.fx.Node
@@ -89,6 +90,8 @@ class RegionCalls:
         self.open: RegionCall | None = None
         # Of the calls that are being traced, those that may be reused.
         self.observers: list[Observer] = []
+        # What stands at a source when the frame begins.
+        self.resolver: Resolver | None = None
         # Containers that a held index was used on, where what they hold was known before the call.
         self.indexed: dict[int, VariableTracker] = {}
 

@@ -39,7 +39,7 @@ from torch._dynamo.variables.lists import ListVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable, GetAttrVariable
 
 from torch._dynamo.region_identity import constant_key
-from torch._dynamo.region_transport import Resolver
+from torch._dynamo.region_transport import Resolver, resolver
 
 
 if TYPE_CHECKING:
@@ -421,7 +421,7 @@ class Watch:
     def __init__(self, tx: InstructionTranslatorBase, containers: Iterable[Any]) -> None:
         # container -> (its trackers, the lazy ones in their place)
         self._kept: list[tuple[Any, dict[Any, VariableTracker], dict[Any, VariableTracker]]] = []
-        resolve = Resolver(tx)
+        resolve = resolver(tx)
         for container in containers:
             if tx.output.side_effects.is_modified(container):
                 continue

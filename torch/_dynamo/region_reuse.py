@@ -32,7 +32,7 @@ from torch._dynamo.region_legality import writes_memory_only
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, changed_among, pending, reachable, sources_held
 from torch._dynamo.region_results import RecipeWriter
-from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, root_of
+from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, resolver, root_of
 from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
 
@@ -212,7 +212,7 @@ def _condition(
         if source is not None and not behind_it:
             # Sources behind it begin with one that the fingerprint of another call does not show.
             raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")
-    resolve = Resolver(tx)
+    resolve = resolver(tx)
     known = tx.output.guards.source_to_guards
     trackers = tx.output.variable_tracker_cache
     indices = {s: [g.create_fn for g in known[s]] for s in holding.indices - observer.sources if is_behind(s)}
@@ -340,7 +340,7 @@ def find(
     tx: InstructionTranslatorBase, arguments: Arguments, entries: list[InvokeSubgraphReuseEntry]
 ) -> Match | CannotReuse:
     """The first of ``entries`` that the call may reuse, else why the last one may not be."""
-    resolve = Resolver(tx)
+    resolve = resolver(tx)
     why = CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER)
     for entry in entries:
         try:

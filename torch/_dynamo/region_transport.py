@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +50,24 @@ class Transport:
             return source
         # A source may hold others besides its base: the key of a dict, say.
         changes = {}
-        for field in dataclasses.fields(source):
-            part = getattr(source, field.name)
+        for name in _field_names(type(source)):
+            part = getattr(source, name)
             if isinstance(part, Source) and (new := self(part)) is not part:
-                changes[field.name] = new
+                changes[name] = new
         return dataclasses.replace(source, **changes) if changes else source
+
+
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def resolver(tx: InstructionTranslatorBase) -> Resolver:
+    """The frame's: Dynamo leaves what the program changes as it is until the frame is compiled."""
+    calls = tx.output.region_tracker.calls
+    if calls.resolver is None:
+        calls.resolver = Resolver(tx)
+    return calls.resolver
 
 
 class Resolver:
