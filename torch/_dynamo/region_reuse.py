@@ -87,13 +87,14 @@ def save(
     writer = RecipeWriter(tx, arguments, call.nodes, observer.holding)
     existing = _changed(arguments, observer)
     effects = write_effects(tx, observer, existing, writer)
-    _check_pending(tx, observer, existing)
+    untouched = _untouched(arguments, observer)
+    _check_pending(tx, observer, existing, untouched)
     if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
     inputs = _inputs(tx, arguments, call.operands)
-    condition = _condition(tx, arguments, observer, existing)
+    condition = _condition(tx, arguments, observer, existing, untouched)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
     return entry(call, condition, inputs, writer.results, recipe, effects, writes)
 
@@ -128,13 +129,30 @@ def _changed(arguments: Arguments, observer: Observer) -> list[VariableTracker]:
     return [t for t in changed if t.source is not None or id(t) in given or _existing(t)]
 
 
-def _check_pending(tx: InstructionTranslatorBase, observer: Observer, existing: list[VariableTracker]) -> None:
+def _untouched(arguments: Arguments, observer: Observer) -> set[Source]:
+    """Elements of indexed containers that the call did not come by, neither through the container nor by another way.
+
+    Raises CannotReuse when it came by the element that it indexed by another way too.
+    """
+    holding = observer.holding
+    others = [s for leaf in arguments.leaves for s in leaf.sources]
+    others += sources_held(observer.loaded + observer.read_pending)
+    for path in holding.paths:
+        if path.seen.is_realized() or any(root_of(s, (path.element,)) for s in others):
+            raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, path.element.name)
+    return holding.untouched - {root_of(s, holding.untouched) for s in (*others, *observer.looked_at())}
+
+
+def _check_pending(
+    tx: InstructionTranslatorBase, observer: Observer, existing: list[VariableTracker], untouched: set[Source]
+) -> None:
     made = observer.made_since()
     if old := next((t for t in observer.read_pending if id(t) not in made), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(old))
     # What the call itself has changed is as it was before, if it was not changed then.
     now = {id(tracker) for tracker in existing if tracker not in observer.before}
-    if old := pending(tx, observer.met(), now):
+    met = (t for t in reachable(observer.met()) if not _is_under(t, untouched))
+    if old := changed_among(tx, met, now):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(old))
 
 
@@ -186,17 +204,14 @@ def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) ->
 
 
 def _condition(
-    tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer, changed: list[VariableTracker]
+    tx: InstructionTranslatorBase,
+    arguments: Arguments,
+    observer: Observer,
+    changed: list[VariableTracker],
+    untouched: set[Source],
 ) -> InvokeSubgraphReuseCondition:
     holding = observer.holding
     leaf_sources = [leaf.sources for leaf in arguments.leaves]
-    others = [s for sources in leaf_sources for s in sources]
-    others += sources_held(observer.loaded + observer.read_pending)
-    for path in holding.paths:
-        if path.seen.is_realized() or any(root_of(s, (path.element,)) for s in others):
-            raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, path.element.name)
-    touched = {root_of(s, holding.untouched) for s in (*others, *observer.looked_at())}
-    untouched = holding.untouched - touched
     roots = {s for sources in leaf_sources for s in sources}.union(path.element for path in holding.paths)
 
     ends = roots | untouched
@@ -244,8 +259,12 @@ def _condition(
         holding.paths,
         indices,
         # What they hold is looked up now: what a container holds later on, without being changed, was not met.
-        [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own],
+        [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own and not _is_under(t, untouched)],
     )
+
+
+def _is_under(tracker: VariableTracker, sources: set[Source]) -> bool:
+    return tracker.source is not None and root_of(tracker.source, sources) is not None
 
 
 def _elsewhere(observer: Observer, roots: set[Source], resolve: Resolver) -> dict[int, Source]:
@@ -382,7 +401,7 @@ def _check_held(
         new = dataclasses.replace(path.element, base=transport(path.container), index=value(path.index))  # type: ignore[call-arg]
         _at(resolve, new)
         container = tx.output.side_effects.id_to_variable.get(id(_at(resolve, transport(path.container))))
-        if container is not None and (changed := pending(tx, [container])):
+        if container is not None and (changed := changed_among(tx, [container])):
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
         if not transport.add(path.element, new):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, path.element.name)
