@@ -107,7 +107,7 @@ def main() -> None:
     for name in options.models:
         for kind in options.kinds:
             flat: dict[str, float] = {}
-            for mode in options.modes:
+            for mode in sorted(options.modes, key=MODES.index):  # flat first, if it was asked for: the others' ratio
                 cost = per_layer(name, kind, mode, options.layers, options.repeat)
                 flat = flat or cost
                 print(
