@@ -101,8 +101,8 @@ class InvokeSubgraphCache(HopSubgraphCache):
         # identifier -> what the autograd and the proxy dispatch made of the body
         self.autograd_cache: dict[str, Callable[..., Any]] = {}
         self.proxy_dispatch_cache: dict[str, Callable[..., Any]] = {}
-        # body and metadata of its operands -> its schema
-        self.functionalize_schema_cache: dict[object, Any] = {}
+        # body, metadata of its operands and state of the tracer -> its schema (see region_schema.py)
+        self.schemas: dict[object, Any] = {}
         # identifier -> metadata of the tangents -> (backward, its number in order of tracing)
         self.lazy_bwd_cache: dict[str, dict[tuple[object], tuple[GraphModule, int]]] = {}
         # identifier -> kinds of effects in the body
@@ -133,10 +133,12 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return self.proxy_dispatch_cache.get(identifier)
 
     def add_functionalize_schema_entry(self, key: object, schema: Any) -> None:
-        self.functionalize_schema_cache[key] = schema
+        # Functionalization's own key has the types of the operands only: two calls with other strides would have one
+        # schema, though a reshape that is written to is the operand in one and a copy in the other.
+        pass
 
     def get_functionalize_schema_entry(self, key: object) -> Any:
-        return self.functionalize_schema_cache.get(key)
+        return None
 
     def add_lazy_bwd_entry(self, identifier: str, tangent_metadata: tuple[object], gmod: GraphModule) -> int:
         known = self.lazy_bwd_cache.setdefault(identifier, {})

@@ -55,6 +55,15 @@ def __call__(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -
     return subgraph(*operands)
 
 
+@replaces("InvokeSubgraphHOP.gen_schema")
+def gen_schema(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+    from torch._higher_order_ops.region_schema import remembered_schema
+
+    generate = stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphHOP.gen_schema")
+    # The identifier is no part of the answer: a schema has the types of its arguments.
+    return remembered_schema(subgraph, operands, lambda: generate(self, subgraph, identifier, *operands))
+
+
 @replaces
 def mark_compile_region(
     fn: Any = None,

@@ -1,0 +1,94 @@
+"""The schema of a region, once for all calls that cannot tell apart.
+
+Note [What a schema can depend on]
+Stock finds out which operands a region writes to by tracing its body, for each call: in the autograd dispatch and again
+in functionalization, which is half of the time that a marked training step takes to compile. The trace does not run on
+the operands but on tensors made after them (`torch._higher_order_ops.utils._from_fun`), so all that it can see of an
+operand is what those are made of. Two calls of one body that agree on that, and on the state of the thread that decides
+what an operator does while it is traced, have one schema. In particular, the trace cannot see whether operands share
+memory, nor at what offset they begin, so these are no part of the key.
+
+Symbolic sizes are compared as expressions. Within one compile, and schemas are not kept any longer, an expression
+stands for one number; equal expressions take equal branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+import torch
+from torch._guards import TracingContext
+
+
+_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
+
+
+def _number(value: Any) -> Hashable:
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def _operand(value: Any) -> Hashable:
+    """What the trace can see of an operand; None if that is not known."""
+    if value is None:
+        return ("none",)
+    if isinstance(value, torch.Tensor):
+        if is_traceable_wrapper_subclass(value) or value.layout is not torch.strided:
+            return None
+        return (
+            # Without any of these, a body that branches on it has the schema of the other branch.
+            tuple(map(_number, value.shape)),
+            # A reshape that is written to is the operand, or, with other strides, a copy.
+            tuple(map(_number, value.stride())),
+            value.dtype,
+            value.device,
+            value.requires_grad,
+            # Not for the trace, but the schema names the types of its arguments.
+            type(value),
+        )
+    if isinstance(value, (int, torch.SymInt)):
+        # A number is a constant in the trace, also when a body branches on it.
+        return (type(value), _number(value))
+    return None  # generators, script objects: they have a state
+
+
+def _state() -> tuple[Hashable, Any]:
+    """What decides how an operator is traced, besides its arguments; and what to keep alive for it to mean that."""
+    from torch.fx.experimental.proxy_tensor import _CURRENT_MAKE_FX_TRACER
+
+    table = _CURRENT_MAKE_FX_TRACER.decomposition_table if _CURRENT_MAKE_FX_TRACER is not None else None
+    key = (
+        # An operator that is decomposed before autograd in one mode is not in the other.
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        # The trace runs under the caller's dispatch keys: with functionalization or autograd among them, other kernels.
+        torch._C._dispatch_tls_local_include_set().raw_repr(),
+        torch._C._dispatch_tls_local_exclude_set().raw_repr(),
+        # Autocast puts copies between operands and operators.
+        tuple((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _AUTOCAST),
+        # Which operators the tracer replaces by others.
+        id(table),
+    )
+    return key, table
+
+
+def _body(subgraph: Any) -> Any:
+    return subgraph.subgraph if isinstance(subgraph, FunctionalizeCtxWrapper) else subgraph
+
+
+def remembered_schema(subgraph: Any, operands: tuple[Any, ...], generate: Callable[[], Any]) -> Any:
+    """The schema of a call, from an earlier call if one had the same; see Note [What a schema can depend on]."""
+    context, body = TracingContext.try_get(), _body(subgraph)
+    cache = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
+    seen = [_operand(value) for value in operands]
+    if cache is None or not isinstance(body, torch.fx.GraphModule) or None in seen:
+        return generate()
+    state, keep_alive = _state()
+    # The body's graph, and its size: a pass may have put another one in its place, or changed it.
+    key = (body, body.graph, len(body.graph.nodes), type(subgraph), tuple(seen), state)
+    if key not in cache.schemas:
+        cache.schemas[key] = (generate(), keep_alive)
+    return cache.schemas[key][0]
