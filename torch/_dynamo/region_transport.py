@@ -50,7 +50,8 @@ class Transport:
             return source
         # A source may hold others besides its base: the key of a dict, say.
         changes = {}
-        for name in _field_names(type(source)):
+        kind: Any = type(source)
+        for name in _field_names(kind):
             part = getattr(source, name)
             if isinstance(part, Source) and (new := self(part)) is not part:
                 changes[name] = new
