@@ -238,7 +238,7 @@ def _condition(
         same,
         elsewhere,
         tensors,
-        list(holding.pins.items()),
+        holding.pins,
         holding.paths,
         indices,
         [t for t in observer.met() if id(t.unwrap()) not in own],
@@ -376,9 +376,13 @@ def _check_held(
     pins: list[Any] = condition.pins  # type: ignore[attr-defined]
     paths: list[Path] = condition.paths  # type: ignore[attr-defined]
     for path in paths:
-        new = dataclasses.replace(path.element, base=transport(path.container), index=value(path.index))  # type: ignore[call-arg]
+        index, within = value(path.index), _at(resolve, transport(path.container))
+        if type(index) not in (int, str) or (isinstance(within, list) and index < 0):
+            # Dynamo finds such an element by another source: no guard is made for this one.
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{path.index} is {index!r:.80}")
+        new = dataclasses.replace(path.element, base=transport(path.container), index=index)  # type: ignore[call-arg]
         _at(resolve, new)
-        container = tx.output.side_effects.id_to_variable.get(id(_at(resolve, transport(path.container))))
+        container = tx.output.side_effects.id_to_variable.get(id(within))
         if container is not None and (changed := pending(tx, [container])):
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
         if not transport.add(path.element, new):
@@ -474,6 +478,8 @@ def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tupl
                 make = dynamo_guards.make_dupe_guard(new, known.source)
             if make is not None:
                 found.append((new, make))
+        elif fate is Fate.BEHIND_KNOWN and (behind := fates.behind_known(source)) != source:
+            found.append((behind, make))
     for one, other in condition.same:
         new = fates.transport(one)
         if (
