@@ -24,7 +24,6 @@ from torch._dynamo.variables.functions import (
     UserFunctionVariable,
     UserMethodVariable,
 )
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, SizeVariable, SliceVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
@@ -34,6 +33,7 @@ from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_held import Held, HeldConstant, HeldList
 from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
+from torch._dynamo.variables.lazy import LazyVariableTracker
 
 
 if TYPE_CHECKING:

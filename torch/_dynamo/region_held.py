@@ -34,12 +34,12 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.hashable import HashableTracker
-from torch._dynamo.variables.lazy import LazyCache, LazyConstantVariable, LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable, GetAttrVariable
 
 from torch._dynamo.region_identity import constant_key
 from torch._dynamo.region_transport import Resolver
+from torch._dynamo.variables.lazy import LazyCache, LazyConstantVariable, LazyVariableTracker
 
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 
 import torch
@@ -28,10 +27,11 @@ from torch._dynamo.region_held import Behind, Given, Held, Path, value_of
 from torch._dynamo.region_identity import Unkeyable, constant_key, tensor_key
 from torch._dynamo.region_legality import writes_memory_only
 from torch._dynamo.region_outcomes import ReuseMissReason
-from torch._dynamo.region_reads import Observer, pending, sources_held
+from torch._dynamo.region_reads import Observer, come_by, pending, sources_held
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, root_of
-from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
 
 if TYPE_CHECKING:
@@ -227,6 +227,8 @@ def _condition(
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
         if isinstance(seen, TensorVariable):
             tensors.append((source, _tensor_state(seen)))
+    # A held argument has no sources.
+    fixed = come_by(observer, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
     # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
     own = {id(t) for t in changed if t.source is not None and is_behind(t.source)}
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
@@ -242,6 +244,7 @@ def _condition(
         holding.paths,
         indices,
         [t for t in observer.met() if id(t.unwrap()) not in own],
+        fixed.intersection(s for sources in leaf_sources for s in sources),
     )
 
 
@@ -502,6 +505,12 @@ def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) ->
                 continue  # all that is known of the old argument is in the fingerprint
             if roots.setdefault(old, new) != new:
                 raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, old.name)
+    for old in condition.fixed:  # type: ignore[attr-defined]
+        base = old.base if isinstance(old, ChainedSource) else None
+        above = root_of(base, roots) if base is not None else None
+        expected = Transport({above: roots[above]})(old) if above is not None else old
+        if roots.get(old) != expected:
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, f"{old.name} is come by in another way too")
     return Transport({old: new for old, new in roots.items() if old != new})
 
 
