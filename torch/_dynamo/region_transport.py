@@ -141,7 +141,7 @@ class Fates:
 
     def _find(self, source: Source) -> tuple[Fate, bool]:
         new = self.transport(source)
-        if new is source:
+        if new == source:
             return Fate.UNCHANGED, True
         value, old = self.resolve(new), self.resolve(source)
         same = has_identity(value) and value is old
