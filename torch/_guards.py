@@ -62,6 +62,9 @@ class InvokeSubgraphReuseCondition:
     # Trackers of existing objects that the call met. Reuse is refused when the frame changes one: a guard is
     # about the object as it was when the frame began.
     met: list[Any]
+    # Sources of arguments that the call came by in another way too. Without them, a body that reads a global would be
+    # reused with what the argument is in another call in the place of that global.
+    fixed: set[Any]
 
 
 @replaces

@@ -4,6 +4,7 @@ And what a call changes outside of it, which is done again for a call that is st
 """
 
 import copy
+import math
 
 import pytest
 from torch._dynamo.utils import counters
@@ -448,6 +449,75 @@ def list_that_is_returned(mark):
     return program, None
 
 
+def number_that_an_inner_region_stores(mark):
+    stored = 0
+
+    def innermost(x, i):
+        nonlocal stored
+        stored = i * 3
+        return {"x": x.sin(), "told": (i, [i + 1])}
+
+    inner = mark(innermost)
+    marked = mark(lambda x, i: inner(x, i))
+
+    def program(x):
+        nonlocal stored
+        stored, found = 1, []
+        for i in range(4):
+            told = marked(x, i)
+            x = told["x"]
+            found.append((stored, told))
+        return x, found
+
+    return program, None
+
+
+def number_that_is_a_key(mark):
+    marked = mark(lambda x, i: (x.sin(), {i: 1}))
+    return lambda x: [marked(x, i) for i in (0, 1, True, 2)], None
+
+
+def numbers_by_factors_that_are_equal(mark):
+    marked = mark(lambda x, f: x + math.copysign(1.0, f * 0.0) + 3 * math.copysign(1.0, f * -0.0))
+    return lambda x: [marked(x, f) for f in (1.0, -1.0, 2.0, -0.0)], None
+
+
+def element_from_the_end(mark):
+    slots = [Slot() for _ in range(4)]
+    for k, slot in enumerate(slots):
+        slot.kept += k
+    marked = mark(lambda x, slots, i: (x + slots[i].kept).sin())
+
+    def program(x):
+        for i in (0, 1, -1, -3, 3):
+            x = marked(x, slots, i)
+        return x
+
+    return program, slots
+
+
+def list_that_is_come_by_in_two_ways(mark):
+    holder = Plain(kept=[])
+    kept = holder.kept
+
+    def body(x, i, one, other):
+        one.append(i)
+        other.append(i + 10)
+        one.append(i + 20)
+        return x.sin()
+
+    marked = mark(body)
+
+    def program(x):
+        kept.append(0)
+        holder.kept.append(1)
+        for i in range(4):
+            x = marked(x, i, holder.kept, kept)
+        return x
+
+    return program, kept
+
+
 # How many of the calls are traced when the program is compiled; the others are stamped out.
 PROGRAMS = {
     unused_number: 1,
@@ -480,6 +550,11 @@ PROGRAMS = {
     list_that_is_in_a_cell_too: None,
     list_that_is_appended_to_in_an_inner_region: None,
     list_that_is_returned: None,
+    number_that_an_inner_region_stores: None,
+    number_that_is_a_key: None,
+    numbers_by_factors_that_are_equal: None,
+    element_from_the_end: None,
+    list_that_is_come_by_in_two_ways: None,
 }
 
 

@@ -234,7 +234,77 @@ def argument_of_the_frame_that_is_also_behind_another(mark):
     return program, []
 
 
+GIVEN = torch.tensor([2.0])
+OTHER = torch.tensor([5.0])
+
+
+def global_that_is_itself_an_argument(mark):
+    marked = mark(lambda x, a: x + GIVEN * 2 + a)
+    return lambda x: [marked(x * 1, GIVEN), marked(x, OTHER), marked(x * 2, x + 1), marked(x, GIVEN)], []
+
+
+def argument_that_is_also_reached_through_another(mark):
+    first, second = (Plain(one=Plain(w=one() * k), two=Plain(w=one() * -k)) for k in (1, 2))
+    marked = mark(lambda x, o, part: x * o.one.w + part.w)
+    given = [(first, first.one), (first, first.two), (second, second.one), (second, second.two), (second, first.one)]
+    return lambda x: [marked(x * 1, o, part) for o, part in given], []
+
+
+def element_of_a_list_that_is_an_argument_too(mark):
+    layers = [Plain(w=one() * k) for k in (1, 2, 3)]
+    marked = mark(lambda x, layers, layer: x * layers[0].w + layer.w)
+    return lambda x: [marked(x * 1, layers, layer) for layer in layers], []
+
+
+def object_that_is_known_but_not_read(mark):
+    shared = Plain(flag=False, scale=1)
+    layers = [Plain(sub=Plain(flag=False)), Plain(sub=shared), Plain(sub=Plain(flag=False))]
+    inner = loop(mark, lambda o, x: x * 2 if o.sub.flag else x + 7, layers)
+    return lambda x: inner(x * shared.scale), [lambda: setattr(shared, "flag", True)]
+
+
+def cell_bound_to_what_it_was_bound_to(mark):
+    last = None
+
+    def body(x):
+        nonlocal last
+        last = x
+        return x.sin()
+
+    marked = mark(body)
+
+    def program(x):
+        nonlocal last
+        last = x = x * 1
+        for _ in range(3):
+            x = marked(x)
+        return x, last
+
+    return program, []
+
+
+def identity_of_tuples(mark):
+    marked = mark(lambda x, a, b: (x.sin() if a is b else x.cos(), a))
+
+    def program(x):
+        y, found = x * 1, []
+        for i in range(3):
+            one, other = (i, None), (i, None)
+            y, same = marked(y, one, one)
+            y, _ = marked(y, one, other)
+            found.append(same is one)
+        return y, found
+
+    return program, []
+
+
 PROGRAMS = [
+    global_that_is_itself_an_argument,
+    argument_that_is_also_reached_through_another,
+    element_of_a_list_that_is_an_argument_too,
+    object_that_is_known_but_not_read,
+    cell_bound_to_what_it_was_bound_to,
+    identity_of_tuples,
     argument_of_the_frame_that_is_returned,
     argument_of_the_frame_that_is_also_behind_another,
     global_that_is_behind_an_argument,

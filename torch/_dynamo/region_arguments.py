@@ -24,7 +24,6 @@ from torch._dynamo.variables.functions import (
     UserFunctionVariable,
     UserMethodVariable,
 )
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, SizeVariable, SliceVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
@@ -34,6 +33,7 @@ from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_held import Held, HeldConstant, HeldList
 from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
+from torch._dynamo.variables.lazy import LazyVariableTracker
 
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Arguments:
     def _hold_list(self, held: HeldList) -> Hashable:
         at_bottom: VariableTracker = held
         while type(at_bottom) is HeldList:
-            at_bottom = at_bottom.held
+            at_bottom = at_bottom.held.unwrap()
         if id(at_bottom) in self._numbers:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "a list that is there twice")
         self._numbers[id(at_bottom)] = len(self._numbers)
@@ -133,7 +133,11 @@ class Arguments:
         if sourced and not self._tx.output.side_effects.is_modified(tracker):
             # Like an object: what it holds is behind its source.
             return ("object", kind, tracker.python_type(), self._number(tracker))
-        if kind in (TupleVariable, SizeVariable, SliceVariable):
+        if kind is TupleVariable and id(tracker) in self._numbers:
+            return "again", self._number(tracker)
+        if kind is TupleVariable:
+            return (kind, self._number(tracker), tracker.python_type(), *map(self._walk, tracker.items))
+        if kind in (SizeVariable, SliceVariable):
             return (kind, tracker.python_type(), *map(self._walk, tracker.items))
         if kind is ListVariable:
             # Lists are known by identity too: a body may write to one and read another.

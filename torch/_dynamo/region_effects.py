@@ -83,7 +83,8 @@ def _stores(tx: InstructionTranslatorBase, observer: Observer, tracker: Any, wri
     target = writer.write_target(tracker)
     stores = []
     for name, value in side_effects.store_attr_mutations.get(tracker, {}).items():
-        if before.get(name) is value:
+        # A global or a cell has one name only: that is what the call has bound, maybe to what it was bound to before.
+        if before.get(name) is value and not isinstance(tracker, (NewGlobalVariable, CellVariable)):
             continue
         if isinstance(value, DeletedVariable):
             raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it deletes {name}")

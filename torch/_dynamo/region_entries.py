@@ -25,7 +25,7 @@ from torch.fx import traceback
 import torch
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_calls import RegionCall
-from torch._dynamo.region_held import HeldConstant, held_type, hold, hold_list
+from torch._dynamo.region_held import HeldConstant, Opened, held_type, hold, hold_list
 from torch._dynamo.region_identity import global_state_key
 from torch._dynamo.region_options import verifying
 from torch._dynamo.region_outcomes import Outcome, ReuseMissReason
@@ -52,12 +52,29 @@ def call_region(
     limit: int,
 ) -> VariableTracker:
     """The result of calling ``fn``; ``limit`` entries of it are kept at most."""
-    calls = tx.output.region_tracker.calls
+    opened = Opened()
     try:
-        held = _Held(tx, fn, args, kwargs)
+        held = _Held(tx, fn, args, kwargs, opened)
     except CannotReuse as e:
+        opened.close()
         call.miss = e
-        return calls.trace(tx, call, lambda: fn.call_function(tx, args, kwargs))
+        return tx.output.region_tracker.calls.trace(tx, call, lambda: fn.call_function(tx, args, kwargs))
+    try:
+        return _call(tx, call, fn, args, kwargs, held, limit)
+    finally:
+        opened.close()
+
+
+def _call(
+    tx: InstructionTranslatorBase,
+    call: RegionCall,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+    held: _Held,
+    limit: int,
+) -> VariableTracker:
+    calls = tx.output.region_tracker.calls
     cache: Any = tx.output.tracing_context.hop_dispatch_set_cache.get_cache(torch._higher_order_ops.invoke_subgraph)
     match, arguments = None, held.variants[0]
     for variant in held.variants:
@@ -110,6 +127,7 @@ class _Held:
         fn: VariableTracker,
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
+        opened: Opened,
     ) -> None:
         """Raises CannotReuse when the call cannot be compared with others."""
         if len(tx.output.tracers) > 1:
@@ -117,7 +135,7 @@ class _Held:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
         self.constants: list[HeldConstant] = []
-        plain = [hold(a, self.constants) for a in args], {n: hold(a, self.constants) for n, a in kwargs.items()}
+        plain = _hold_all(args, kwargs, self.constants, opened)
         self.args = [hold_list(tx, a) for a in plain[0]]
         self.kwargs = {name: hold_list(tx, a) for name, a in plain[1].items()}
         self.state = (global_state_key(), _symbolic_state(tx))
@@ -140,6 +158,12 @@ class _Held:
         return self.variants[1]
 
 
+def _hold_all(
+    args: list[VariableTracker], kwargs: dict[str, VariableTracker], made: list[HeldConstant], opened: Opened
+) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
+    return [hold(a, made, opened) for a in args], {n: hold(a, made, opened) for n, a in kwargs.items()}
+
+
 def _add_looked_at(
     tx: InstructionTranslatorBase,
     entry: Any,
@@ -153,13 +177,16 @@ def _add_looked_at(
     In a loop over blocks, the first block takes an input that nobody has touched, the others take results.
     """
     constants: list[HeldConstant] = []
-    held = [hold(a, constants) for a in args], {n: hold(a, constants) for n, a in kwargs.items()}
+    opened = Opened()
+    held = _hold_all(args, kwargs, constants, opened)
     if then.lists:
         held = [hold_list(tx, a) for a in held[0]], {n: hold_list(tx, a) for n, a in held[1].items()}
     try:
         now = Arguments(tx, fn, *held, constants)
     except CannotReuse:
         return  # an argument is of another kind by now
+    finally:
+        opened.close()
     if now.key == then.key or len(then.leaves) != len(now.leaves):
         return
     for before, after in zip(then.leaves, now.leaves, strict=True):

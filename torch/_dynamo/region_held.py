@@ -29,17 +29,17 @@ import operator
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from torch._dynamo.source import DictGetItemSource, GetItemSource
+from torch._dynamo.source import ConstantSource, DictGetItemSource, GetItemSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.hashable import HashableTracker
-from torch._dynamo.variables.lazy import LazyCache, LazyConstantVariable, LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable, GetAttrVariable
 
 from torch._dynamo.region_identity import constant_key
 from torch._dynamo.region_transport import Resolver, resolver
+from torch._dynamo.variables.lazy import LazyCache, LazyConstantVariable, LazyVariableTracker
 
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ class Held(LazyVariableTracker):
         return self if self.holding is not None else self.held.unwrap()
 
     def original_source(self) -> Any:
-        return self.realize().source
+        # Who asks goes on to ask the source what kind it is, also that of a number that the frame has computed.
+        return self.realize().source or ConstantSource("held")
 
     def is_hashable_lazy(self) -> bool:
         return False  # its hash is its value
@@ -206,7 +207,8 @@ class HeldList(Held):
         return list
 
     def peek_value(self) -> Any:
-        raise NotImplementedError("a list that is held back has a value only when it is realized")
+        self.realize()
+        return []  # what kind of thing it is; what it holds are trackers
 
     original_value = peek_value
 
@@ -235,15 +237,41 @@ def hold_list(tx: InstructionTranslatorBase, tracker: VariableTracker) -> Variab
     return tracker
 
 
-def hold(tracker: VariableTracker, made: list[HeldConstant]) -> VariableTracker:
+class Opened:
+    """Tuples that hold held constants for a while.  They stay the objects that they are, which ``is`` may ask for."""
+
+    def __init__(self) -> None:
+        # id -> (tuple, what it holds otherwise)
+        self._items: dict[int, tuple[TupleVariable, Any]] = {}
+
+    def open(self, tracker: TupleVariable, made: list[HeldConstant]) -> None:
+        if id(tracker) not in self._items:
+            self._items[id(tracker)] = tracker, tracker.items
+            tracker.items = [hold(item, made, self) for item in tracker.items]
+
+    def close(self) -> None:
+        for tracker, items in self._items.values():
+            tracker.items = items
+        self._items.clear()
+
+
+def hold(tracker: VariableTracker, made: list[HeldConstant], opened: Opened) -> VariableTracker:
     """``tracker`` with the plain constants in it held back, which are added to ``made``."""
     if type(tracker) is TupleVariable and tracker.source is None:
-        items = [hold(item, made) for item in tracker.items]
-        return tracker if all(map(operator.is_, items, tracker.items)) else TupleVariable(items)
+        opened.open(tracker, made)
+        return tracker
     if held_type(tracker) is None:
         return tracker
     made.append(HeldConstant(tracker, _constant(tracker), Given(len(made))))
     return made[-1]
+
+
+def _of_ended(tracker: VariableTracker, holding: Holding) -> VariableTracker:
+    """What ``tracker`` stands for to the call of ``holding``, if it was held by a call inside that has ended."""
+    found = tracker
+    while type(found) is HeldConstant and found.holding is None and not holding.made(found):
+        found = found.held
+    return found if type(found) is HeldConstant else tracker
 
 
 def _constant(tracker: VariableTracker) -> Any:
@@ -282,8 +310,9 @@ class Holding:
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         self._held: list[Held] = []
-        # expression -> key of the value that somebody has looked at
-        self.pins: dict[Expression, Hashable] = {}
+        self._ids: set[int] = set()
+        # Expressions, and keys of the values that somebody has looked at. No dict: ``f * 0.0`` equals ``f * -0.0``.
+        self.pins: list[tuple[Expression, Hashable]] = []
         self.pinned: set[int] = set()
         # Whether somebody has looked at a held list.
         self.saw_a_list = False
@@ -298,13 +327,17 @@ class Holding:
     def add(self, held: AnyHeld) -> AnyHeld:
         held.holding = self
         self._held.append(held)
+        self._ids.add(id(held))
         return held
+
+    def made(self, tracker: VariableTracker) -> bool:
+        return id(tracker) in self._ids
 
     def pin(self, held: Held) -> None:
         held.holding = None
         if isinstance(held, HeldConstant):
             self.pinned.add(id(held))
-            self.pins[held.expression] = constant_key(held.held_value)
+            self.pins.append((held.expression, constant_key(held.held_value)))
         else:
             self.saw_a_list = True
 
@@ -319,7 +352,8 @@ class Holding:
 
     def expression_of(self, tracker: VariableTracker) -> Expression | None:
         """The expression of a constant that was held to the end."""
-        if type(tracker) is HeldConstant and id(tracker) not in self.pinned and any(tracker is h for h in self._held):
+        tracker = _of_ended(tracker, self)
+        if type(tracker) is HeldConstant and self.made(tracker) and id(tracker) not in self.pinned:
             return tracker.expression
         return None
 
@@ -336,6 +370,9 @@ class Holding:
         """The held result of a builtin function; None when it has to be computed as usual."""
         if fn is getattr and type(args[0]) is HeldList and args[0].holding is self and _constant(args[1]) == "append":
             return GetAttrVariable(args[0], "append")
+        args = [_of_ended(a, self) for a in args]
+        if any(type(a) is HeldConstant and a.holding not in (None, self) for a in args):
+            return None  # held by the call around this one, and come by unseen: looked at as usual
         if fn is operator.getitem and len(args) == 2:
             return self._index(tx, args[0], args[1])
         if fn not in _PURE or not all(type(_constant(a)) in HELD_TYPES for a in args):

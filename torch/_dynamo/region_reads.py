@@ -24,10 +24,11 @@ from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 
 from torch._dynamo.region_held import HeldConstant, Holding, Watch
+from torch._dynamo.region_listening import LISTENING
+from torch._dynamo.variables.lazy import LazyVariableTracker
 
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Observer:
         self.tx = tx
         # Sources that the call asked for, through any door that knows a source.
         self.sources: set[Source] = set()
+        # Sources that the call came by in another way than by an argument's tracker.
+        self.came_by: set[Source] = set()
         # Trackers whose pending attributes or cells were read, but for those constants that are held back.
         self.read_pending: list[VariableTracker] = []
         self.holding = Holding(self)
@@ -83,9 +86,11 @@ class Observer:
         calls = output.region_tracker.calls
         self._watch = Watch(self.tx, () if calls.observers else calls.indexed.values())
         calls.observers.append(self)
+        LISTENING.append(self.came_by)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        LISTENING[:] = [came_by for came_by in LISTENING if came_by is not self.came_by]
         self.holding.end()
         self._watch.end()
         output = self.tx.output
@@ -100,12 +105,13 @@ class Observer:
     def looks_aside(self) -> Iterator[None]:
         """What is read meanwhile is not what the call reads."""
         tracer = self.tx.output.current_tracer
-        sources, traced = set(self.sources), tracer.traced_sources
+        sources, came_by, traced = set(self.sources), set(self.came_by), tracer.traced_sources
         tracer.traced_sources = type(traced)()
         try:
             yield
         finally:
             self.sources, tracer.traced_sources = sources, traced
+            self.came_by.intersection_update(came_by)
 
     def load(self, item: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
         """Hears that ``item`` is bound to ``value``; returns what the call gets to see."""
@@ -165,8 +171,8 @@ def _stands_for(value: VariableTracker, other: VariableTracker | None) -> bool:
     return value is other
 
 
-def sources_held(trackers: list[VariableTracker]) -> Iterator[Source]:
-    """Sources of ``trackers`` and of what their containers hold.
+def sources_held(trackers: list[VariableTracker], unseen: bool = False) -> Iterator[Source]:
+    """Sources of ``trackers`` and of what their containers hold; also of what nobody has looked at, if ``unseen``.
 
     What a container holds may be known by another source than the one it came by; here are both.
     """
@@ -176,7 +182,7 @@ def sources_held(trackers: list[VariableTracker]) -> Iterator[Source]:
         if id(tracker) in seen:
             continue
         seen.add(id(tracker))
-        if tracker.source is not None and tracker.is_realized():
+        if tracker.source is not None and (unseen or tracker.is_realized()):
             yield tracker.source
         if (found := tracker.unwrap()) is not tracker:
             todo.append(found)
@@ -184,6 +190,18 @@ def sources_held(trackers: list[VariableTracker]) -> Iterator[Source]:
             items = vars(tracker).get("items", ())
             if isinstance(items, (list, tuple, dict)):
                 todo += items.values() if isinstance(items, dict) else items
+
+
+def come_by(observer: Observer, arguments: list[VariableTracker]) -> set[Source]:
+    """Sources by which the call may have come in another way than by the tracker of an argument with that source.
+
+    A body may be given ``model.layer`` and read ``model`` besides: then the source does not say what is the argument.
+    """
+    found = observer.came_by.union(sources_held(observer.loaded, unseen=True))
+    for tracker in (*arguments, *observer.met()):
+        if (known := tracker.unwrap()).source is not None and known.is_realized():
+            found.update(s for s in sources_held([known], unseen=True) if s != known.source)
+    return found
 
 
 def reachable(trackers: list[VariableTracker]) -> Iterator[VariableTracker]:

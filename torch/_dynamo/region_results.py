@@ -15,7 +15,6 @@ import torch.fx
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
@@ -28,6 +27,7 @@ from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_held import Applied, Behind, Given, Pending
 from torch._dynamo.region_identity import Unkeyable, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
+from torch._dynamo.variables.lazy import LazyVariableTracker
 
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 
 import torch
@@ -27,13 +26,15 @@ from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_effects import write_effects
 from torch._dynamo.region_held import Behind, Given, Held, Path, value_of
-from torch._dynamo.region_identity import Unkeyable, constant_key, tensor_key
+from torch._dynamo.region_identity import constant_key
 from torch._dynamo.region_legality import writes_memory_only
+from torch._dynamo.region_looks import appearance, exact_key, tensor_state, value_key
 from torch._dynamo.region_outcomes import ReuseMissReason
-from torch._dynamo.region_reads import Observer, changed_among, pending, reachable, sources_held
+from torch._dynamo.region_reads import Observer, changed_among, come_by, pending, reachable, sources_held
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, resolver, root_of
-from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
 
 if TYPE_CHECKING:
@@ -43,14 +44,6 @@ if TYPE_CHECKING:
 
 Node = torch.fx.Node
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_forward_hooks_always_called",
-)
 # What a guard's maker may be bound to and still mean the same for another source.
 _PLAIN = (str, int, bool, type(None), type, Source)
 
@@ -167,13 +160,6 @@ def _name(tracker: VariableTracker) -> str:
         return type(tracker).__name__
 
 
-def _value_key(value: Any) -> Hashable:
-    try:
-        return tensor_key(value) if isinstance(value, torch.Tensor) else constant_key(value)
-    except Unkeyable as e:
-        raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
-
-
 def _inputs(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[Node]) -> list[Input]:
     """Where each of a call's operands comes from."""
     given: dict[Node, int] = {}
@@ -190,7 +176,7 @@ def _inputs(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[
 def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) -> Input:
     value = node.meta.get("example_value")
     if node in given:
-        return Input(leaf=given[node], key=_value_key(value))
+        return Input(leaf=given[node], key=value_key(value))
     if isinstance(value, torch.SymInt):
         # Equal expressions are one value, and the frame has it where it is bound. A number behind an argument has a
         # symbol of its own in each call; _condition refuses it.
@@ -200,7 +186,7 @@ def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) ->
     graph_argument = node.meta.get("grapharg")
     if graph_argument is None or graph_argument.source is None or not isinstance(value, torch.Tensor):
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is used")
-    return Input(source=graph_argument.source, key=_value_key(value))
+    return Input(source=graph_argument.source, key=value_key(value))
 
 
 def _condition(
@@ -243,7 +229,9 @@ def _condition(
         if isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
         if isinstance(seen, TensorVariable):
-            tensors.append((source, _tensor_state(seen)))
+            tensors.append((source, tensor_state(seen)))
+    # A held argument has no sources.
+    fixed = come_by(observer, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
     # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
     own = {id(t) for t in changed if t.source is not None and is_behind(t.source)}
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
@@ -255,11 +243,12 @@ def _condition(
         same,
         elsewhere,
         tensors,
-        list(holding.pins.items()),
+        holding.pins,
         holding.paths,
         indices,
         # What they hold is looked up now: what a container holds later on, without being changed, was not met.
         [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own and not _is_under(t, untouched)],
+        fixed.intersection(s for sources in leaf_sources for s in sources),
     )
 
 
@@ -282,12 +271,6 @@ def _elsewhere(observer: Observer, roots: set[Source], resolve: Resolver) -> dic
     return found
 
 
-def _tensor_state(tracker: Any) -> Hashable:
-    """What may be read of a tensor that is looked at, whether or not it becomes an operand."""
-    value = tracker.proxy.node.meta.get("example_value")
-    return tracker.class_type, _value_key(value), value.is_leaf, value.grad_fn is None
-
-
 def _guard(guard: Any, resolve: Resolver) -> tuple[Any, Any, Any, Any] | None:
     kind = guard.create_fn_name()
     if kind in ("TENSOR_MATCH", "DUPLICATE_INPUT"):
@@ -301,16 +284,9 @@ def _guard(guard: Any, resolve: Resolver) -> tuple[Any, Any, Any, Any] | None:
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}")
     try:
         value = resolve(source)
-        return source, check, (check.get_metadata_fn(guard, value), _exact(value)), guard.create_fn
+        return source, check, (check.get_metadata_fn(guard, value), exact_key(value)), guard.create_fn
     except Exception as e:
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}: {e}") from None
-
-
-def _exact(value: Any) -> Hashable:
-    """Key of a plain constant, by type and bits; None for anything else."""
-    if type(value) in (bool, int, float, complex, str, bytes, type(None)):
-        return constant_key(value)
-    return None
 
 
 def _objects(
@@ -339,20 +315,6 @@ def _objects(
         elif (one := first.setdefault(id(value), source)).name != source.name:
             same.append((source, one))
     return objects, list(first.values()), same
-
-
-def appearance(value: Any) -> Hashable:
-    """What tracing may see of an object without a guard: class, own attributes, keys, hooks, absent parameters."""
-    own = getattr(value, "__dict__", None)
-    names = tuple(own) if own is not None and not isinstance(value, type) else None
-    if isinstance(value, (dict, set, frozenset)):
-        # In their order, of which there is no guard; a key that is no constant is the object it is.
-        return type(value), names, tuple(_exact(key) or id(key) for key in list(value))
-    if not isinstance(value, torch.nn.Module):
-        return type(value), names
-    hooks = tuple(tuple(map(id, getattr(value, name, {}).values())) for name in _HOOKS)
-    parts = (value._parameters, value._buffers, value._modules)
-    return type(value), names, hooks, tuple(tuple((k, v is None) for k, v in part.items()) for part in parts)
 
 
 def find(
@@ -398,9 +360,13 @@ def _check_held(
     pins: list[Any] = condition.pins  # type: ignore[attr-defined]
     paths: list[Path] = condition.paths  # type: ignore[attr-defined]
     for path in paths:
-        new = dataclasses.replace(path.element, base=transport(path.container), index=value(path.index))  # type: ignore[call-arg]
+        index, within = value(path.index), _at(resolve, transport(path.container))
+        if type(index) not in (int, str) or (isinstance(within, list) and index < 0):
+            # Dynamo finds such an element by another source: no guard is made for this one.
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{path.index} is {index!r:.80}")
+        new = dataclasses.replace(path.element, base=transport(path.container), index=index)  # type: ignore[call-arg]
         _at(resolve, new)
-        container = tx.output.side_effects.id_to_variable.get(id(_at(resolve, transport(path.container))))
+        container = tx.output.side_effects.id_to_variable.get(id(within))
         if container is not None and (changed := changed_among(tx, [container])):
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
         if not transport.add(path.element, new):
@@ -419,7 +385,7 @@ def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseConditio
         if _differs(fates, source):
             value = fates.resolve(fates.transport(source))
             for _, check, (expected, exact), _ in of_source:
-                if not check.eval_fn(value, expected) or _exact(value) != exact:
+                if not check.eval_fn(value, expected) or exact_key(value) != exact:
                     new = fates.transport(source).name
                     raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{new} is {value!r:.80}, not {expected!r:.80}")
     for source, looks in condition.objects:
@@ -446,7 +412,7 @@ def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCo
         if _differs(fates, source):
             new = fates.transport(source)
             tracker = VariableBuilder(tx, new)(fates.resolve(new)).unwrap()
-            if not isinstance(tracker, TensorVariable) or _tensor_state(tracker) != state:
+            if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
                 raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, new.name)
     guards: list[Any] = condition.guards
     for source, _, (_, exact), make in guards:
@@ -497,6 +463,8 @@ def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tupl
                 make = dynamo_guards.make_dupe_guard(new, known.source)
             if make is not None:
                 found.append((new, make))
+        elif fate is Fate.BEHIND_KNOWN and (behind := fates.behind_known(source)) != source:
+            found.append((behind, make))
     for one, other in condition.same:
         new = fates.transport(one)
         if (
@@ -519,6 +487,12 @@ def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) ->
                 continue  # all that is known of the old argument is in the fingerprint
             if roots.setdefault(old, new) != new:
                 raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, old.name)
+    for old in condition.fixed:  # type: ignore[attr-defined]
+        base = old.base if isinstance(old, ChainedSource) else None
+        above = root_of(base, roots) if base is not None else None
+        expected = Transport({above: roots[above]})(old) if above is not None else old
+        if roots.get(old) != expected:
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, f"{old.name} is come by in another way too")
     return Transport({old: new for old, new in roots.items() if old != new})
 
 
@@ -572,7 +546,7 @@ def _operands(
             source = fates.transport(origin.source)
             tracker = VariableBuilder(tx, source)(_at(fates.resolve, source))
         proxy = tracker.as_proxy()
-        if not isinstance(proxy, torch.fx.Proxy) or _value_key(proxy.node.meta.get("example_value")) != origin.key:
+        if not isinstance(proxy, torch.fx.Proxy) or value_key(proxy.node.meta.get("example_value")) != origin.key:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, _name(tracker))
         proxies.append(proxy)
     if _sharing(entry.call.operands) != _sharing([p.node for p in proxies]):

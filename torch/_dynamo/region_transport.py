@@ -135,6 +135,19 @@ class Fates:
         """Whether there may be something else at ``source``; false behind an object that both calls share."""
         return not self._look(source)[1]
 
+    def behind_known(self, source: Source) -> Source:
+        """The source that tracing the call would look at what is behind a known object by."""
+        fate = self(source)
+        if fate is Fate.BEHIND_KNOWN and isinstance(source, ChainedSource):
+            new = self.transport(source)
+            if not isinstance(new, ChainedSource) or new.base != self.transport(source.base):
+                return new
+            return dataclasses.replace(new, base=self.behind_known(source.base))
+        if fate is Fate.KNOWN:
+            known = self._trackers.get(id(self.resolve(self.transport(source))))
+            return known.source if known is not None and known.source is not None else source
+        return self.transport(source)
+
     def _look(self, source: Source) -> tuple[Fate, bool]:
         found = self._known.get(source)
         if found is None:
@@ -143,7 +156,7 @@ class Fates:
 
     def _find(self, source: Source) -> tuple[Fate, bool]:
         new = self.transport(source)
-        if new is source:
+        if new == source:
             return Fate.UNCHANGED, True
         value, old = self.resolve(new), self.resolve(source)
         same = has_identity(value) and value is old

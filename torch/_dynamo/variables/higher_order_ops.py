@@ -45,7 +45,6 @@ from torch._dynamo.exc import ObservedException, Unsupported, unimplemented
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import BaseListVariable
 from torch._dynamo.variables.script_object import TorchScriptObjectVariable
 from torch._dynamo.variables.sets import SetVariable
@@ -67,6 +66,7 @@ from torch._dynamo.variables.higher_order_ops import (
     trace_hop_function_with_auto_output_flattening,
     validate_subgraph_output_types,
 )
+from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch_regions.overlay import replaces
 
 
