@@ -518,6 +518,34 @@ def list_that_is_come_by_in_two_ways(mark):
     return program, kept
 
 
+class Numbered(nn.Module):
+    """A block with a number that finds its slot, a scale that is one of two, and a name that nobody reads."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.number, self.scale, self.name = number, (0.5, 2.0)[number % 2], f"layer{number}"
+
+    def body(self, x, slots):
+        kept = slots[self.number].update(x * self.scale)
+        return (self.lin(x) + kept).sin(), self.name
+
+
+def thirty_six_layers(mark):
+    layers = nn.ModuleList(Numbered(i) for i in range(36)).requires_grad_(False)
+    slots = [Slot() for _ in layers]
+    marked = mark(Numbered.body)
+
+    def program(x):
+        names = []
+        for layer in layers:
+            x, name = marked(layer, x, slots)
+            names.append(name)
+        return x, names
+
+    return program, slots
+
+
 # How many of the calls are traced when the program is compiled; the others are stamped out.
 PROGRAMS = {
     unused_number: 1,
@@ -542,6 +570,7 @@ PROGRAMS = {
     element_of_a_changed_list: None,
     number_through_an_inner_region: None,
     statistics_of_a_batch_norm: None,
+    thirty_six_layers: 2,  # one for each scale
     list_that_is_appended_to: 1,
     list_of_the_caller_that_is_appended_to: 2,
     list_that_is_appended_to_and_read: None,

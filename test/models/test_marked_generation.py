@@ -121,3 +121,31 @@ def test_generate_in_aot_eager_as_in_eager(family, kind):
 @pytest.mark.parametrize("family, kind", some(CASES, []))
 def test_generate_in_inductor_as_in_eager(family, kind):
     _compare_generated(family, kind, "inductor")
+
+
+def test_layers_with_a_static_cache_are_stamped_out():
+    """Each layer finds its part of the cache by its number, and writes to it."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    layers = 8
+    start()
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**{**SIZES, "num_hidden_layers": layers}, head_dim=8)).eval()
+    wanted, cache = [], []
+    for run in (model, None):
+        if run is None:
+            assert mark_blocks("qwen3", model) == layers
+            run = torch.compile(model, backend="eager")
+        cache.append(_cache("static", model))
+        cache[-1].early_initialization(2, 2, 8, torch.float32, "cpu")
+        tokens, seen = _prompt(), []
+        with torch.no_grad():
+            for _ in range(3):
+                logits = run(input_ids=tokens, past_key_values=cache[-1], use_cache=True).logits
+                tokens = logits[:, -1:].argmax(-1)
+                seen.append(logits.clone())
+        wanted.append(seen + [(layer.keys.clone(), layer.values.clone()) for layer in cache[-1].layers])
+    same(wanted[1], wanted[0])
+    # Prefill and decode: two layers are traced (the model itself looks at the first layer's part), six are stamped out.
+    assert counters["regions"]["reused"] == 2 * (layers - 2)
+    assert counters["regions"]["traced"] == 2 * 2
