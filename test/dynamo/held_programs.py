@@ -35,8 +35,8 @@ class Counted(nn.Module):
 
 
 class Slot:
-    def __init__(self):
-        self.kept = torch.zeros(2, 4)
+    def __init__(self, start=0):
+        self.kept = torch.full((2, 4), float(start))
         self.flag = True
 
     def update(self, x):
@@ -53,6 +53,19 @@ def loop(mark, body, count=5):
         return x
 
     return program
+
+
+def indexing(mark, body, numbers=range(4)):
+    """A program that calls ``body`` with four slots and each of ``numbers`` in turn."""
+    slots = [Slot(k) for k in range(4)]
+    marked = mark(body)
+
+    def program(x):
+        for i in numbers:
+            x = marked(x, slots, i)
+        return x
+
+    return program, slots
 
 
 COUNT = 0
@@ -175,77 +188,28 @@ def attributes_of_an_object_that_is_shared(mark):
 
 
 def element_by_number(mark):
-    slots = [Slot() for _ in range(4)]
-    marked = mark(lambda x, slots, i: (x + slots[i].kept).sin())
-
-    def program(x):
-        for i in range(4):
-            x = marked(x, slots, i)
-        return x
-
-    for k, slot in enumerate(slots):
-        slot.kept += k
-    return program, slots
+    return indexing(mark, lambda x, slots, i: (x + slots[i].kept).sin())
 
 
 def element_by_number_that_is_written(mark):
-    slots = [Slot() for _ in range(4)]
-    marked = mark(lambda x, slots, i: slots[i].update(x).sin() + x)
-
-    def program(x):
-        for i in range(4):
-            x = marked(x, slots, i)
-        return x
-
-    return program, slots
+    return indexing(mark, lambda x, slots, i: slots[i].update(x).sin() + x)
 
 
 def element_that_was_known_before(mark):
-    slots = [Slot() for _ in range(5)]
-    marked = mark(lambda x, slots, i: slots[i].update(x).sin() + x)
-
-    def program(x):
-        if not all(slot.flag for slot in slots):
-            return x
-        for i in range(5):
-            x = marked(x, slots, i)
-        return x
-
-    return program, slots
+    inner, slots = indexing(mark, lambda x, slots, i: slots[i].update(x).sin() + x)
+    return lambda x: inner(x) if all(slot.flag for slot in slots) else x, slots
 
 
 def element_by_number_and_by_name(mark):
-    slots = [Slot() for _ in range(4)]
-    for k, slot in enumerate(slots):
-        slot.kept += k
-    marked = mark(lambda x, slots, i: x + slots[i].kept * 2 + slots[0].kept)
-
-    def program(x):
-        for i in range(4):
-            x = marked(x, slots, i)
-        return x
-
-    return program, slots
+    return indexing(mark, lambda x, slots, i: x + slots[i].kept * 2 + slots[0].kept)
 
 
 def element_by_number_among_all(mark):
-    slots = [Slot() for _ in range(4)]
-    for k, slot in enumerate(slots):
-        slot.kept += k
-    marked = mark(lambda x, slots, i: x + slots[i].kept + sum(s.kept for s in slots if s.flag))
-
-    def program(x):
-        for i in range(4):
-            x = marked(x, slots, i)
-        return x
-
-    return program, slots
+    return indexing(mark, lambda x, slots, i: x + slots[i].kept + sum(s.kept for s in slots if s.flag))
 
 
 def element_that_is_also_an_argument(mark):
-    slots = [Slot() for _ in range(4)]
-    for k, slot in enumerate(slots):
-        slot.kept += k
+    slots = [Slot(k) for k in range(4)]
     marked = mark(lambda x, slots, first, i: x * slots[i].kept + first.kept)
 
     def program(x):
@@ -257,17 +221,11 @@ def element_that_is_also_an_argument(mark):
 
 
 def elements_in_pairs(mark):
-    slots = [Slot() for _ in range(4)]
-    for k, slot in enumerate(slots):
-        slot.kept += k
-    marked = mark(lambda x, slots, i, j: x * slots[i].kept + slots[j].kept + (1 if slots[i] is slots[j] else 0))
+    def body(x, slots, pair):
+        one, other = (slots[i] for i in pair)
+        return x * one.kept + other.kept + (1 if one is other else 0)
 
-    def program(x):
-        for i, j in ((0, 1), (1, 2), (2, 2), (3, 0), (0, 3)):
-            x = marked(x, slots, i, j)
-        return x
-
-    return program, slots
+    return indexing(mark, body, ((0, 1), (1, 2), (2, 2), (3, 0), (0, 3)))
 
 
 def element_of_a_dict_by_a_name_made_of_a_number(mark):
@@ -282,9 +240,7 @@ def element_of_a_dict_by_a_name_made_of_a_number(mark):
 
 
 def element_of_a_changed_list(mark):
-    slots = [Slot() for _ in range(4)]
-    for k, slot in enumerate(slots):
-        slot.kept += k
+    slots = [Slot(k) for k in range(4)]
     marked = mark(lambda x, slots, i: x + slots[i].kept)
 
     def program(x):
@@ -298,9 +254,7 @@ def element_of_a_changed_list(mark):
 
 
 def number_through_an_inner_region(mark):
-    slots = [Slot() for _ in range(4)]
-    for k, slot in enumerate(slots):
-        slot.kept += k
+    slots = [Slot(k) for k in range(4)]
     inner = mark(lambda x, slots, i: (x.sin() if i < 2 else x.cos(), i + 1))
 
     def outer(x, slots, i):
@@ -479,17 +433,7 @@ def numbers_by_factors_that_are_equal(mark):
 
 
 def element_from_the_end(mark):
-    slots = [Slot() for _ in range(4)]
-    for k, slot in enumerate(slots):
-        slot.kept += k
-    marked = mark(lambda x, slots, i: (x + slots[i].kept).sin())
-
-    def program(x):
-        for i in (0, 1, -1, -3, 3):
-            x = marked(x, slots, i)
-        return x
-
-    return program, slots
+    return indexing(mark, lambda x, slots, i: (x + slots[i].kept).sin(), (0, 1, -1, -3, 3))
 
 
 def list_that_is_come_by_in_two_ways(mark):

@@ -136,8 +136,7 @@ class _Held:
             raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
         self.constants: list[HeldConstant] = []
         plain = _hold_all(args, kwargs, self.constants, opened)
-        self.args = [hold_list(tx, a) for a in plain[0]]
-        self.kwargs = {name: hold_list(tx, a) for name, a in plain[1].items()}
+        self.args, self.kwargs = _hold_lists(tx, *plain)
         self.state = (global_state_key(), _symbolic_state(tx))
         self._bindings = _bindings(tx)
         self.variants = [Arguments(tx, fn, self.args, self.kwargs, self.constants)]
@@ -164,6 +163,12 @@ def _hold_all(
     return [hold(a, made, opened) for a in args], {n: hold(a, made, opened) for n, a in kwargs.items()}
 
 
+def _hold_lists(
+    tx: InstructionTranslatorBase, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
+    return [hold_list(tx, a) for a in args], {name: hold_list(tx, a) for name, a in kwargs.items()}
+
+
 def _add_looked_at(
     tx: InstructionTranslatorBase,
     entry: Any,
@@ -180,7 +185,7 @@ def _add_looked_at(
     opened = Opened()
     held = _hold_all(args, kwargs, constants, opened)
     if then.lists:
-        held = [hold_list(tx, a) for a in held[0]], {n: hold_list(tx, a) for n, a in held[1].items()}
+        held = _hold_lists(tx, *held)
     try:
         now = Arguments(tx, fn, *held, constants)
     except CannotReuse:
