@@ -312,6 +312,28 @@ def test_a_body_is_not_called_both_by_a_graph_and_inside_another_body():
     assert sorted(became()) == ["REUSED"] * 2 + ["TRACED"] * 2
 
 
+def test_what_a_body_calls_is_found_when_the_body_was_put_back_into_the_graph():
+    """A body that is called once goes away, and what it calls is then called at two levels of nesting."""
+    inner = region(lambda x, i: (x.sin() if i < 2 else x.cos(), i + 1))
+
+    @region
+    def outer(x, i):
+        x, i = inner(x, i)
+        return inner(x * 2, i)
+
+    def f(x):
+        for i in range(4):
+            x, _ = outer(x, i)
+        return x
+
+    seen = []
+    for run in (f, torch.compile(f, backend="aot_eager", fullgraph=True)):
+        x = X.clone().requires_grad_()
+        run(x).sum().backward()
+        seen.append(x.grad)
+    torch.testing.assert_close(*seen)
+
+
 def test_a_body_that_is_called_once_is_inlined_by_stocks_setting():
     @region
     def r(x):

@@ -8,6 +8,7 @@ import copy
 import pytest
 from held_programs import PROGRAMS, X
 from torch._dynamo.utils import counters
+from torch.utils._pytree import tree_leaves
 
 import torch
 import torch._dynamo
@@ -56,3 +57,35 @@ def test_traced_no_more_often_than_needed(make):
     assert counters["regions"]["traced"] == PROGRAMS[make]
     calls = counters["regions"]["traced"] + counters["regions"]["reused"]
     assert calls >= 3 and counters["regions"]["inlined"] == 0
+
+
+def _trained(make, mark, backend):
+    """Results of two calls that are differentiated, the gradients that came of it, and whether autograd refused.
+
+    It does where a slot keeps what a first call made.
+    """
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    program, state = make(mark)
+    weights = list(state.requires_grad_(True).parameters()) if isinstance(state, nn.Module) else []
+    run = torch.compile(program, backend=backend) if backend else program
+    seen = []
+    for k in range(2):
+        x = (X + k).requires_grad_()
+        try:
+            result = run(x)
+            outs = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
+            sum((t * t).sum() for t in outs).backward()
+        except RuntimeError:
+            return seen, True
+        seen += [outs, x.grad, *(w.grad.clone() for w in weights if w.grad is not None)]
+    return seen, False
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_trained_as_in_eager(make):
+    wanted, wanted_refusal = _trained(make, lambda body: body, None)
+    with torch._dynamo.config.patch(graph_deduplication_lint=True):
+        got, refusal = _trained(make, torch.compiler.nested_compile_region, "aot_eager")
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    assert refusal == wanted_refusal and got
