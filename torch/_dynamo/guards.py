@@ -7,6 +7,9 @@ from typing import Any
 from torch_regions.overlay import replaces, stock
 
 
+WIDTH = 60
+
+
 @replaces
 def get_verbose_code_part(code_part: str, guard: Any) -> str:
     stack = guard.user_stack if guard is not None else None
@@ -16,5 +19,6 @@ def get_verbose_code_part(code_part: str, guard: Any) -> str:
     # All guards of a call that is stamped out have one stack.
     place = getattr(stack, "_region_place", None)
     if place is None:
-        place = stack._region_place = words("", guard).strip()
-    return f"{code_part:<60}  {place}" if place else f"{code_part:<60}"
+        # What stock puts behind the guard's code, which it pads to this width.
+        place = stack._region_place = words("", guard)[WIDTH:]
+    return f"{code_part:<{WIDTH}}{place}"
