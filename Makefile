@@ -19,8 +19,8 @@ test-overlay: $(READY)
 	$(PYTEST) test/overlay
 
 lint: $(READY)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --no-cache --check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/python tools/typecheck_overlay.py
 	$(BIN)/python -m torch_regions verify

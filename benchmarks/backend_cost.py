@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch._dynamo.backends.registry import lookup_backend
-
 import torch
 import torch._dynamo
+from torch._dynamo.backends.registry import lookup_backend
+
 from benchmarks.zoo import build, mark_blocks
 
 

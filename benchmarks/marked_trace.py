@@ -12,11 +12,11 @@ import argparse
 import time
 from collections.abc import Callable
 
+import torch
+import torch._dynamo
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
-import torch
-import torch._dynamo
 from benchmarks.zoo import blocks, build, mark_blocks
 
 

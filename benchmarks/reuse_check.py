@@ -20,8 +20,9 @@ from unittest import mock
 
 import torch
 import torch._dynamo
-from benchmarks.zoo import build, mark_blocks
 from torch._dynamo import region_entries, region_reuse
+
+from benchmarks.zoo import build, mark_blocks
 
 
 def _timed(spent: list[float], function: Callable[..., Any]) -> Callable[..., Any]:

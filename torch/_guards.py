@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch._guards import HopSubgraphCache
+
 from torch_regions.overlay import replaces
 
 

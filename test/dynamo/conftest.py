@@ -1,10 +1,9 @@
 """What the tests of Dynamo share: each starts anew, and some need a setting."""
 
 import pytest
-from torch._dynamo.utils import counters
-
 import torch._dynamo
 from torch._dynamo.region_outcomes import forget_outcomes
+from torch._dynamo.utils import counters
 
 
 @pytest.fixture(autouse=True)

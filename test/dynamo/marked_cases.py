@@ -7,11 +7,10 @@ net require grad in training.
 import warnings
 
 import pytest
-from observing import Box, Net, difference, observe
-from torch._dynamo.utils import counters
-
 import torch
+from observing import Box, Net, difference, observe
 from torch._dynamo.region_outcomes import Outcome, outcomes
+from torch._dynamo.utils import counters
 
 
 region = torch.compiler.nested_compile_region

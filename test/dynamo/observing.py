@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch._dynamo.testing import CompileCounterWithBackend
-
 import torch
 import torch._dynamo
+from torch._dynamo.testing import CompileCounterWithBackend
 
 
 class Point(NamedTuple):

@@ -11,14 +11,13 @@ import linecache
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch._dynamo
 import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_flatten
 from torch.utils.checkpoint import checkpoint
-
-import torch
-import torch._dynamo
 
 
 SIZE = 4

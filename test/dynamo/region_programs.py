@@ -15,15 +15,14 @@ import sys
 import types
 from typing import Any
 
+import torch
+import torch._dynamo
 import torch.nn.functional as F
 from hypothesis import strategies as st
 from observing import Box, Net, Pair, Point, difference, observe, tensors
+from torch._dynamo.region_outcomes import Outcome, forget_outcomes, outcomes
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
-
-import torch
-import torch._dynamo
-from torch._dynamo.region_outcomes import Outcome, forget_outcomes, outcomes
 
 
 # Of a body: h is the value at hand, x and y the arguments it began with. {c}: a constant, perhaps

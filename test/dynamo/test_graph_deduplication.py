@@ -3,18 +3,17 @@
 import functools
 
 import pytest
+import torch
+import torch._dynamo
 import torch.fx
 import torch.nn.functional as F
 from expecttest import TestCase
 from programs import Program, check
+from torch._dynamo import graph_deduplication as dedup
+from torch._dynamo import region_outlining
 from torch._dynamo.utils import counters
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves
-
-import torch
-import torch._dynamo
-from torch._dynamo import graph_deduplication as dedup
-from torch._dynamo import region_outlining
 
 
 def outlined(function, *args):

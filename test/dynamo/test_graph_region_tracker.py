@@ -1,12 +1,11 @@
 """Which regions are found, and which are not."""
 
-import torch.nn.functional as F
-from expecttest import TestCase
-from torch._dynamo.testing import extract_graph_and_tracker
-
 import torch
 import torch._dynamo
+import torch.nn.functional as F
+from expecttest import TestCase
 from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.testing import extract_graph_and_tracker
 
 
 def regions(function, *args):

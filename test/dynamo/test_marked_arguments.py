@@ -1,10 +1,9 @@
 """Marked and unmarked do the same: arguments, captured values, regions in regions."""
 
 import pytest
+import torch
 from marked_cases import Cases, check_case, ways
 from observing import Pair
-
-import torch
 
 
 pytestmark = pytest.mark.usefixtures("bodies")

@@ -1,10 +1,9 @@
 """Marked and unmarked do the same: graph breaks and exceptions."""
 
 import pytest
-from marked_cases import Cases, check_case, ways
-
 import torch
 import torch._dynamo
+from marked_cases import Cases, check_case, ways
 
 
 pytestmark = pytest.mark.usefixtures("bodies")

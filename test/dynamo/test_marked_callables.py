@@ -6,12 +6,11 @@ import pickle
 import sys
 
 import pytest
+import torch
 import torch.nn.functional as F
 from marked_cases import became, compiled
-from torch._dynamo.testing import CompileCounter
-
-import torch
 from torch._dynamo.region_outcomes import outcomes
+from torch._dynamo.testing import CompileCounter
 
 
 region = torch.compiler.nested_compile_region

@@ -3,10 +3,9 @@
 import collections
 
 import pytest
+import torch
 import torch.nn.functional as F
 from marked_cases import Cases, check_case, ways
-
-import torch
 
 
 pytestmark = pytest.mark.usefixtures("bodies")

@@ -1,11 +1,10 @@
 """Marked and unmarked do the same: hooks, subclasses, transforms, modes, random numbers, other operators with bodies."""
 
 import pytest
+import torch
 import torch.nn.functional as F
 from marked_cases import Cases, check_case, ways
 from torch.utils.checkpoint import checkpoint
-
-import torch
 
 
 pytestmark = pytest.mark.usefixtures("bodies")

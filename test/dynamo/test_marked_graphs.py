@@ -1,13 +1,12 @@
 """The graph and the bodies that marked regions become."""
 
 import pytest
-from expecttest import TestCase
-from marked_cases import became, compiled
-from torch.utils.checkpoint import checkpoint
-
 import torch
 import torch._dynamo
+from expecttest import TestCase
+from marked_cases import became, compiled
 from torch._dynamo.region_outcomes import outcomes
+from torch.utils.checkpoint import checkpoint
 
 
 region = torch.compiler.nested_compile_region

@@ -4,10 +4,9 @@ import collections
 import functools
 
 import pytest
+import torch
 from marked_cases import Cases, check_case, ways
 from observing import Box, Pair, Point, tensors
-
-import torch
 
 
 pytestmark = pytest.mark.usefixtures("bodies")

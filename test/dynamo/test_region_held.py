@@ -6,13 +6,12 @@ And what a call changes outside of it, which is done again for a call that is st
 import copy
 
 import pytest
-from held_programs import PROGRAMS, X
-from torch._dynamo.utils import counters
-from torch.utils._pytree import tree_leaves
-
 import torch
 import torch._dynamo
+from held_programs import PROGRAMS, X
 from torch import nn
+from torch._dynamo.utils import counters
+from torch.utils._pytree import tree_leaves
 
 
 def _state(thing):

@@ -4,12 +4,11 @@ import enum
 import itertools
 
 import pytest
-import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 import torch
 import torch._dynamo
+import torch.nn.functional as F
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable, constant_key, global_state_key
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 class Colour(enum.Enum):

@@ -3,10 +3,9 @@
 import operator
 
 import pytest
+import torch
 import torch.fx
 import torch.nn.functional as F
-
-import torch
 from torch._dynamo.region_legality import (
     OperatorClass,
     draws_random_numbers,

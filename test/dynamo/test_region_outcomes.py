@@ -3,13 +3,12 @@
 import collections
 
 import pytest
-from marked_cases import became, compiled
-from torch._dynamo.utils import counters
-
 import torch
 import torch._dynamo
+from marked_cases import became, compiled
 from torch._dynamo import region_cutting
 from torch._dynamo.region_outcomes import Outcome, RegionInlineReason, outcomes
+from torch._dynamo.utils import counters
 
 
 region = torch.compiler.nested_compile_region

@@ -1,10 +1,9 @@
 """Programs that an earlier version of the reuse got wrong, each named after what it did not see."""
 
 import pytest
-from torch._dynamo.utils import counters
-
 import torch
 import torch._dynamo
+from torch._dynamo.utils import counters
 
 
 X = torch.ones(1)

@@ -4,7 +4,6 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from torch._dynamo.region_repeats import find_repeats, is_worth_it, nodes_saved
 
 

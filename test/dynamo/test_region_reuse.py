@@ -5,14 +5,13 @@ import functools
 import re
 
 import pytest
-from torch._dynamo.testing import CompileCounter, EagerAndRecordGraphs
-from torch._dynamo.utils import counters
-
 import torch
 import torch._dynamo
 from torch import nn
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.region_outcomes import ReuseMissReason, outcomes
+from torch._dynamo.testing import CompileCounter, EagerAndRecordGraphs
+from torch._dynamo.utils import counters
 
 
 region = torch.compiler.nested_compile_region

@@ -6,6 +6,8 @@ import functools
 
 import expecttest
 import pytest
+import torch
+import torch._dynamo
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from wrap_programs import (
     BODIES,
@@ -25,9 +27,6 @@ from wrap_programs import (
     twice,
     wrap,
 )
-
-import torch
-import torch._dynamo
 
 
 class TestGraphs(expecttest.TestCase):

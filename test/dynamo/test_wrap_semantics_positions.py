@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
+import torch._dynamo
+from torch._dynamo.variables import higher_order_ops as hops
 from wrap_programs import (
     FAST,
     Pair,
@@ -16,10 +19,6 @@ from wrap_programs import (
     tensors,
     twice,
 )
-
-import torch
-import torch._dynamo
-from torch._dynamo.variables import higher_order_ops as hops
 
 
 # autograd.Function

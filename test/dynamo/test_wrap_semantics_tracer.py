@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from wrap_programs import BODIES, Pair, State, recompute, same_as_eager, tensors, wrap
-
 import torch
 import torch._dynamo
 from torch._dynamo.variables import higher_order_ops as hops
+from wrap_programs import BODIES, Pair, State, recompute, same_as_eager, tensors, wrap
 
 
 # The tracer as a function of its own

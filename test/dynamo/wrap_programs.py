@@ -7,13 +7,12 @@ import dataclasses
 import functools
 from typing import Any, NamedTuple
 
+import torch
+import torch._dynamo
 import torch._higher_order_ops.wrap as wrap_ops
 import torch.utils._pytree as pytree
 from torch._higher_order_ops.base_hop import BaseHOP
 from torch.utils.checkpoint import checkpoint
-
-import torch
-import torch._dynamo
 
 
 BACKENDS = ("eager", "aot_eager", "inductor")

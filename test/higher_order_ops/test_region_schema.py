@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
 import torch
 from torch._guards import TracingContext, tracing
 from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
 def _flat_add(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:

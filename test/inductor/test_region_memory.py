@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from torch._inductor.utils import run_and_get_code
-from torch.utils._pytree import tree_leaves
-
 import torch
 import torch._dynamo
+from torch._inductor.utils import run_and_get_code
+from torch.utils._pytree import tree_leaves
 
 
 region = torch.compiler.nested_compile_region

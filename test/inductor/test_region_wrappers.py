@@ -1,11 +1,10 @@
 """Inductor's wrappers that cannot call a region get none: the program compiles as without the flag."""
 
 import pytest
-import torch._inductor.config
-from torch._dynamo.utils import counters
-
 import torch
 import torch._dynamo
+import torch._inductor.config
+from torch._dynamo.utils import counters
 
 
 def _program(x, ws):

@@ -2,12 +2,12 @@
 
 import os
 
+import torch
 import torch.distributed as dist
 from marked import compiled, same, start
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
-import torch
 from benchmarks.zoo import build, mark_blocks
 
 

@@ -3,10 +3,10 @@
 import os
 
 import pytest
-from torch._dynamo.utils import counters
-
 import torch
 import torch._dynamo
+from torch._dynamo.utils import counters
+
 from benchmarks.zoo import build, mark_blocks
 
 

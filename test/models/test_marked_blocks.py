@@ -1,12 +1,12 @@
 """Real architectures, small, whose repeated block is a region: they train and infer as unmarked ones."""
 
 import pytest
+import torch
+import torch._dynamo
 from marked import compiled, flat, graphs, kept, same, some, start, state, train_and_infer
 from torch._dynamo.utils import counters
 from torch.compiler import nested_compile_region
 
-import torch
-import torch._dynamo
 from benchmarks.marked_blocks import reported
 from benchmarks.zoo import ARCHITECTURES, build, mark_blocks
 

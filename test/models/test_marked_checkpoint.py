@@ -3,12 +3,12 @@
 import functools
 
 import pytest
+import torch
+import torch._dynamo
 from marked import compiled, same, some, start, train
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
-import torch
-import torch._dynamo
 from benchmarks.zoo import blocks, build, mark_blocks
 
 

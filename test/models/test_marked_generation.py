@@ -1,11 +1,11 @@
 """Generation with a cache of keys and values: blocks that are regions give eager's tokens and logits."""
 
 import pytest
+import torch
+import torch._dynamo
 from marked import compiled, flat, kept, same, some, start
 from torch._dynamo.utils import counters
 
-import torch
-import torch._dynamo
 from benchmarks.zoo import mark_blocks
 
 

@@ -1,11 +1,11 @@
 """Real architectures, small: with the flag they train and infer as without it."""
 
 import pytest
+import torch
+import torch._dynamo
 from marked import state
 from torch._dynamo.utils import counters
 
-import torch
-import torch._dynamo
 from benchmarks.zoo import ARCHITECTURES, build
 
 

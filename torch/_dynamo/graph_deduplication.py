@@ -11,13 +11,12 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch.fx
-from torch.utils._ordered_set import OrderedSet
-
 import torch
+import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import Node
 from torch._dynamo.region_outlining import Outliner, make_body, used_outside
+from torch.utils._ordered_set import OrderedSet
 
 
 if TYPE_CHECKING:

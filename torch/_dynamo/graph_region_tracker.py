@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch._logging
 import torch.fx
-from torch.utils._ordered_set import OrderedSet
-
 from torch._dynamo.region_boundary import GraphView
 from torch._dynamo.region_calls import RegionCalls
 from torch._dynamo.region_fitting import Fitter, RepeatBenefit
@@ -43,6 +41,7 @@ from torch._dynamo.region_legality import (
     written_operands,
 )
 from torch._dynamo.region_repeats import Repeat, find_repeats, is_worth_it, nodes_saved
+from torch.utils._ordered_set import OrderedSet
 
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.fx
-
 import torch
+import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_deduplication import apply_graph_deduplication
 from torch._dynamo.region_cutting import cut_out_calls
+
 from torch_regions.overlay import replaces
 
 

@@ -16,6 +16,11 @@ import types
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo import variables
+from torch._dynamo.region_boundary import value_storages
+from torch._dynamo.region_held import Held, HeldConstant, HeldList
+from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
+from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import (
@@ -24,22 +29,15 @@ from torch._dynamo.variables.functions import (
     UserFunctionVariable,
     UserMethodVariable,
 )
+from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, SizeVariable, SliceVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
-
-from torch._dynamo import variables
-from torch._dynamo.region_boundary import value_storages
-from torch._dynamo.region_held import Held, HeldConstant, HeldList
-from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
-from torch._dynamo.region_outcomes import ReuseMissReason
-from torch._dynamo.variables.lazy import LazyVariableTracker
 
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
-
     from torch._guards import Source
 
 

@@ -31,11 +31,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable
 
+import torch
 import torch.fx
 from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
 from torch.utils._pytree import tree_leaves
-
-import torch
 
 
 Node = torch.fx.Node

@@ -25,21 +25,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
-from torch._dynamo.exc import ObservedException, RestartAnalysis, TorchRuntimeError, Unsupported
-
 from torch._dynamo import config
+from torch._dynamo.exc import ObservedException, RestartAnalysis, TorchRuntimeError, Unsupported
 from torch._dynamo.region_outcomes import CallOutcome, Outcome, RegionInlineReason, record
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-    from torch._dynamo.variables.base import VariableTracker
-
     from torch._dynamo.region_arguments import CannotReuse
     from torch._dynamo.region_held import Holding
     from torch._dynamo.region_reads import Observer
     from torch._dynamo.region_stamps import Stamp
     from torch._dynamo.region_transport import Resolver
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
 
 
 Node = torch.fx.Node

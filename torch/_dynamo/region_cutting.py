@@ -21,7 +21,6 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch.fx
-
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import Node, Region
 from torch._dynamo.region_boundary import GraphView

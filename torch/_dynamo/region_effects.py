@@ -10,19 +10,17 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.region_arguments import CannotReuse
+from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.variables.misc import CellVariable, DeletedVariable, NewGlobalVariable, PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
-from torch._dynamo.region_arguments import CannotReuse
-from torch._dynamo.region_outcomes import ReuseMissReason
-
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-    from torch._dynamo.variables.base import VariableTracker
-
     from torch._dynamo.region_reads import Observer
     from torch._dynamo.region_results import Maker, Recipe, RecipeWriter
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
 
 
 @dataclasses.dataclass

@@ -19,9 +19,6 @@ import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
-from torch.fx import traceback
-
 import torch
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_calls import RegionCall
@@ -33,6 +30,8 @@ from torch._dynamo.region_reads import Observer
 from torch._dynamo.region_reuse import Match, find, save
 from torch._dynamo.region_stamps import stamp_out
 from torch._dynamo.region_verify import guards_now, verify
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+from torch.fx import traceback
 
 
 if TYPE_CHECKING:

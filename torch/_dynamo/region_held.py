@@ -29,23 +29,21 @@ import operator
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+from torch._dynamo.region_identity import constant_key
+from torch._dynamo.region_transport import Resolver, resolver
 from torch._dynamo.source import ConstantSource, DictGetItemSource, GetItemSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.hashable import HashableTracker
+from torch._dynamo.variables.lazy import LazyCache, LazyConstantVariable, LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable, GetAttrVariable
 
-from torch._dynamo.region_identity import constant_key
-from torch._dynamo.region_transport import Resolver, resolver
-from torch._dynamo.variables.lazy import LazyCache, LazyConstantVariable, LazyVariableTracker
-
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-
     from torch._dynamo.region_reads import Observer
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import Source
 
 

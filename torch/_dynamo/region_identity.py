@@ -19,12 +19,11 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import torch
 import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
-import torch
 
 
 Node = torch.fx.Node

@@ -21,12 +21,11 @@ import operator
 import types
 from typing import Any
 
+import torch
 import torch.fx
 import torch.nn.functional as F
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-
-import torch
 from torch._functorch import predispatch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
 Node = torch.fx.Node

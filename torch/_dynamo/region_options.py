@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._config_module import Config, _ConfigEntry
-
 from torch._dynamo import config
+from torch.utils._config_module import Config, _ConfigEntry
 
 
 _VERIFY = "verify_region_reuse"

@@ -15,9 +15,8 @@ import operator
 from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch.fx
-
 import torch
+import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
 from torch._dynamo.region_boundary import GraphView

@@ -23,18 +23,16 @@ import contextlib
 from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
-
 from torch._dynamo.region_held import HeldConstant, Holding, Watch
 from torch._dynamo.region_listening import LISTENING
+from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-
     from torch._dynamo.region_reuse import Match
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import Source
 
 

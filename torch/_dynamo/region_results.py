@@ -11,29 +11,27 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch.fx
-from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
-from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.dicts import ConstDictVariable
-from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVariable
-from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
-from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
-from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
-
 import torch
+import torch.fx
 from torch._dynamo import variables
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_held import Applied, Behind, Given, Pending
 from torch._dynamo.region_identity import Unkeyable, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVariable
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-
     from torch._dynamo.region_held import Holding
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import Source
 
 

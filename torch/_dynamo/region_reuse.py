@@ -16,10 +16,8 @@ import operator
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch.fx
-from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
-
 import torch
+import torch.fx
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_boundary import value_storages
@@ -34,6 +32,7 @@ from torch._dynamo.region_reads import Observer, changed_among, come_by, pending
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, resolver, root_of
 from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
 

@@ -14,11 +14,8 @@ import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_map_only
-
 import torch
+import torch.fx
 from torch._dynamo.region_arguments import Arguments
 from torch._dynamo.region_boundary import GraphView
 from torch._dynamo.region_effects import carry_out
@@ -26,14 +23,15 @@ from torch._dynamo.region_outlining import call_meta, emit_call, inputs_of
 from torch._dynamo.region_results import Maker, value_like
 from torch._dynamo.region_reuse import Match, transported_guards
 from torch._guards import Guard, Source, TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-    from torch._dynamo.variables.base import VariableTracker
-
     from torch._dynamo.graph_region_tracker import GraphRegionTracker
     from torch._dynamo.region_calls import RegionCall
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
 
 
 Node = torch.fx.Node

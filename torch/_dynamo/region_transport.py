@@ -8,9 +8,8 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo.source import AttrSource, DictGetItemSource, GetItemSource, LocalSource, NNModuleSource
-
 import torch
+from torch._dynamo.source import AttrSource, DictGetItemSource, GetItemSource, LocalSource, NNModuleSource
 from torch._guards import ChainedSource, Source
 
 

@@ -9,7 +9,6 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
-
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable
 from torch._dynamo.region_reuse import transported_guards
 from torch._dynamo.region_transport import Fate, Transport
@@ -17,10 +16,9 @@ from torch._guards import Source
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-
     from torch._dynamo.region_arguments import CannotReuse
     from torch._dynamo.region_reuse import Match
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import InvokeSubgraphReuseEntry
 
 

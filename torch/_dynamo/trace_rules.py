@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import torch
+
 from torch_regions.overlay import replaces, stock
 
 

@@ -17,7 +17,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_dynamo_compiling, is_exporting
@@ -25,8 +27,6 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-import torch
-from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
 from torch_regions.overlay import replaces, stock
 
 

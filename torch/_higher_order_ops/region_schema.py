@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
 import torch
 from torch._guards import TracingContext
+from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 _AUTOCAST = ("cpu", "cuda", "xpu", "mps")

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
+from torch._inductor import config
+from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.utils import InputType
 from torch._ops import OpOverload
 from torch.fx import GraphModule
 
-from torch._inductor import config
-from torch._inductor.compile_fx import compile_fx_inner
 from torch_regions.overlay import replaces, stock
 
 

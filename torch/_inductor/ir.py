@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._inductor.virtualized import V
-
 import torch
 from torch._inductor.ir import (
     ExternKernel,
@@ -24,6 +22,8 @@ from torch._inductor.ir import (
     StorageBox,
     TensorBox,
 )
+from torch._inductor.virtualized import V
+
 from torch_regions.overlay import replaces
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._inductor import ir
 from torch._inductor.lowering import register_lowering
+
 from torch_regions.overlay import replaces
 
 

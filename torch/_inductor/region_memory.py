@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import sympy
+from torch._inductor import ir
 from torch._inductor.utils import sympy_subs
 from torch._inductor.virtualized import V
-
-from torch._inductor import ir
 
 
 @dataclass

@@ -40,20 +40,14 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.fx
+from torch._dynamo import graph_break_hints
 from torch._dynamo.exc import ObservedException, Unsupported, unimplemented
+from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
-from torch._dynamo.variables.lists import BaseListVariable
-from torch._dynamo.variables.script_object import TorchScriptObjectVariable
-from torch._dynamo.variables.sets import SetVariable
-from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
-from torch.utils._ordered_set import OrderedSet
-
-import torch
-from torch._dynamo import graph_break_hints
-from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables.higher_order_ops import (
     StorageAliasingTracker,
     SubgraphTracingInfo,
@@ -67,14 +61,19 @@ from torch._dynamo.variables.higher_order_ops import (
     validate_subgraph_output_types,
 )
 from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import BaseListVariable
+from torch._dynamo.variables.script_object import TorchScriptObjectVariable
+from torch._dynamo.variables.sets import SetVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+from torch.utils._ordered_set import OrderedSet
+
 from torch_regions.overlay import replaces
 
 
 if TYPE_CHECKING:
+    from torch._dynamo.output_graph import SubgraphTracer
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch.fx import Proxy
-
-    from torch._dynamo.output_graph import SubgraphTracer
 
 
 _IN_A_GRAPH = (TensorVariable, SymNodeVariable, TorchScriptObjectVariable)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo.variables.base import VariableTracker
-
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_entries import call_region
+from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.higher_order_ops import TorchHigherOrderOperatorVariable
 from torch._higher_order_ops.invoke_subgraph import NestedCompileRegionOptions, mark_compile_region
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch._dynamo.region_listening import LISTENING
+
 from torch_regions.overlay import replaces, stock
 
 

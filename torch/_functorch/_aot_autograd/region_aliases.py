@@ -20,11 +20,10 @@ import contextlib
 import operator
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-import torch
 
 
 def _val(node: Any) -> FakeTensor | None:

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch.fx import GraphModule, Node
-
 import torch
 from torch._higher_order_ops.invoke_subgraph import _next_invoke_subgraph_call_id
+from torch.fx import GraphModule, Node
 
 
 def _calls(gm: GraphModule, prefix: str) -> Iterator[Node]:

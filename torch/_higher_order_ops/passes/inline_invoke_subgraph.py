@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import copy
 
+import torch
 from torch.fx import GraphModule
 
-import torch
 from torch_regions.overlay import replaces, stock
 
 
