@@ -20,6 +20,7 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
 from torch._dynamo.region_boundary import GraphView
+from torch._higher_order_ops.region_metadata import OUTLINED
 
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Outliner:
         """Installs a body, which may call others that are installed; returns its name."""
         called = {str(n.target): self.bodies[str(n.target)] for n in body.find_nodes(op="get_attr")}
         module = torch.fx.GraphModule(called, body)
+        module.meta[OUTLINED] = True
         if options is not None:
             module.meta["nested_region_config"] = options
         name = self.output_graph.install_subgraph("subgraph", module)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
-from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
+from torch._higher_order_ops.utils import FunctionalizeCtxWrapper, registered_hop_fake_fns
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_dynamo_compiling, is_exporting
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -62,6 +62,18 @@ def gen_schema(self: Any, subgraph: Any, identifier: str | None, *operands: Any)
     generate = stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphHOP.gen_schema")
     # The identifier is no part of the answer: a schema has the types of its arguments.
     return remembered_schema(subgraph, operands, lambda: generate(self, subgraph, identifier, *operands))
+
+
+def _fake(subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+    from torch._higher_order_ops.region_metadata import known_results
+
+    known = known_results(subgraph, operands)
+    return known if known is not None else _run_on_fakes(subgraph, identifier, *operands)
+
+
+_fakes: dict[Any, Callable[..., Any]] = registered_hop_fake_fns
+_run_on_fakes = _fakes[torch.ops.higher_order.invoke_subgraph]
+_fakes[torch.ops.higher_order.invoke_subgraph] = _fake
 
 
 @replaces

@@ -19,15 +19,12 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
-from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
+from torch._higher_order_ops.region_metadata import body_of, examples_of_results, number, outlined
+from torch._higher_order_ops.schema import HopSchemaGenerator
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 _AUTOCAST = ("cpu", "cuda", "xpu", "mps")
-
-
-def _number(value: Any) -> Hashable:
-    return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
 def _operand(value: Any) -> Hashable:
@@ -39,9 +36,9 @@ def _operand(value: Any) -> Hashable:
             return None
         return (
             # Without any of these, a body that branches on it has the schema of the other branch.
-            tuple(map(_number, value.shape)),
+            tuple(map(number, value.shape)),
             # A reshape that is written to is the operand, or, with other strides, a copy.
-            tuple(map(_number, value.stride())),
+            tuple(map(number, value.stride())),
             value.dtype,
             value.device,
             value.requires_grad,
@@ -50,7 +47,7 @@ def _operand(value: Any) -> Hashable:
         )
     if isinstance(value, (int, torch.SymInt)):
         # A number is a constant in the trace, also when a body branches on it.
-        return (type(value), _number(value))
+        return (type(value), number(value))
     return None  # generators, script objects: they have a state
 
 
@@ -74,14 +71,27 @@ def _state() -> tuple[Hashable, Any]:
     return key, table
 
 
-def _body(subgraph: Any) -> Any:
-    return subgraph.subgraph if isinstance(subgraph, FunctionalizeCtxWrapper) else subgraph
+def _of_outlined(body: torch.fx.GraphModule, operands: tuple[Any, ...]) -> Any:
+    """The schema of a body that writes to nothing: the types of what goes in and out."""
+    schema = HopSchemaGenerator(torch.ops.higher_order.invoke_subgraph)
+    schema.add_arg("subgraph", body)
+    schema.add_arg("identifier", "")
+    for place, operand in enumerate(operands):
+        schema.add_arg(f"arg{place}", operand)
+    for example in examples_of_results(body):
+        schema.add_output(example)
+    return schema.gen_schema()
 
 
 def remembered_schema(subgraph: Any, operands: tuple[Any, ...], generate: Callable[[], Any]) -> Any:
     """The schema of a call, from an earlier call if one had the same; see Note [What a schema can depend on]."""
-    context, body = TracingContext.try_get(), _body(subgraph)
+    context, body = TracingContext.try_get(), body_of(subgraph)
     cache = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
+    if cache is not None and outlined(body):
+        types = (body, *map(type, operands))
+        if types not in cache.schemas:
+            cache.schemas[types] = _of_outlined(body, operands), None
+        return cache.schemas[types][0]
     seen = [_operand(value) for value in operands]
     if cache is None or not isinstance(body, torch.fx.GraphModule) or None in seen:
         return generate()

@@ -1,0 +1,197 @@
+"""What a call of a region returns is known without running its body, and only where it is known for sure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo import config
+from torch._higher_order_ops.region_metadata import (
+    OUTLINED,
+    is_as_traced,
+    known_results,
+    looks,
+    note_as_traced,
+)
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+
+RUNS = [0]
+
+
+@torch.library.custom_op("regions_metadata::probe", mutates_args=())
+def probe(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+@probe.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    RUNS[0] += 1
+    return torch.empty_like(x)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeTensorMode]:
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        yield mode
+
+
+@torch.compiler.nested_compile_region
+def block(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"h": torch.ops.regions_metadata.probe(x) + 1}
+
+
+def stack(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(8):
+        x = block(x)["h"]
+    return x
+
+
+# Dynamo and AOTAutograd trace it; Inductor lowers it.
+@pytest.mark.parametrize(("backend", "runs"), [("aot_eager", 2), ("inductor", 3)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_body_runs_once_for_each_that_traces_it(backend: str, runs: int, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    x = torch.randn(4, 6)
+    with config.patch(verify_region_reuse=False), torch._inductor.config.patch(force_disable_caches=True):
+        RUNS[0] = 0
+        compiled = torch.compile(stack, backend=backend, fullgraph=True, dynamic=dynamic)
+        torch.testing.assert_close(compiled(x), stack(x))
+    assert RUNS[0] == runs
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_verified_it_runs_and_agrees(backend: str) -> None:
+    torch._dynamo.reset()
+    x = torch.randn(4, 6)
+    with config.patch(verify_region_reuse=True):
+        torch.testing.assert_close(torch.compile(stack, backend=backend, fullgraph=True)(x), stack(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("turn", [torch.Tensor.t_, lambda y: y.unsqueeze_(0), lambda y: y.squeeze_()])
+def test_a_result_whose_shape_is_changed_later(backend: str, turn: Callable[[Any], Any]) -> None:
+    @torch.compiler.nested_compile_region
+    def region(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).sin()
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second = region(x), region(x + 1)
+        turn(second)
+        return first, second, (second * 3).sum(0)
+
+    torch._dynamo.reset()
+    x = torch.randn(4, 1)
+    for ours, theirs in zip(torch.compile(program, backend=backend)(x), program(x), strict=True):
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours, theirs)
+
+
+def _traced(function: Callable[..., Any], *operands: torch.Tensor) -> torch.fx.GraphModule:
+    """A body as AOTAutograd leaves it: each node with its value."""
+    return make_fx(function)(*operands)
+
+
+def test_known_for_operands_with_the_same_metadata(fake: FakeTensorMode) -> None:
+    body = _traced(lambda x, y: (x @ y, (x + 1).t()), torch.empty(3, 4), torch.empty(4, 5))
+    known = known_results(body, (torch.empty(3, 4), torch.empty(4, 5)))
+    assert known is not None
+    assert [tuple(k.shape) for k in known] == [(3, 5), (4, 3)]
+    assert [k.stride() for k in known] == [(5, 1), (1, 4)]
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [
+        lambda: torch.empty(3, 5),
+        lambda: torch.empty(4, 3).t(),
+        lambda: torch.empty(3, 4, dtype=torch.float64),
+        lambda: torch.empty(3, 4, device="meta"),
+        lambda: torch.empty(13)[1:].view(3, 4),
+        lambda: torch.empty(20).as_strided((3, 4), (4, 1)),
+        lambda: torch.empty(3, 4, requires_grad=True),
+        lambda: torch.nn.Parameter(torch.empty(3, 4)),
+        lambda: 3,
+    ],
+    ids="shape stride dtype device offset storage requires_grad parameter number".split(),
+)
+def test_not_known_for_operands_with_other_metadata(fake: FakeTensorMode, operand: Callable[[], Any]) -> None:
+    body = _traced(lambda x: (x.sin(),), torch.empty(3, 4))
+    assert known_results(body, (torch.empty(3, 4),)) is not None
+    assert known_results(body, (operand(),)) is None
+
+
+def test_not_known_under_autocast(fake: FakeTensorMode) -> None:
+    body = _traced(lambda x, y: (x @ y,), torch.empty(3, 4), torch.empty(4, 5))
+    with torch.autocast("cpu"):
+        assert known_results(body, (torch.empty(3, 4), torch.empty(4, 5))) is None
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x.view(-1),),
+        lambda x: (x,),
+        lambda x: (x.sin(),) * 2,
+        lambda x: (torch.cat([x, x])[:3],),
+        lambda x: (torch.cat([x, x])[3:],),
+        lambda x: (torch.complex(x, x).conj(),),
+        lambda x: (x.to_sparse(),),
+        lambda x: (x.sin(), None),
+        lambda x: (x.sin(), 3),
+    ],
+    ids="view input twice part offset conj sparse none number".split(),
+)
+def test_not_known_for_results_that_are_more_than_fresh_memory(
+    fake: FakeTensorMode, function: Callable[..., Any]
+) -> None:
+    body = _traced(function, torch.empty(3, 4))
+    assert known_results(body, (torch.empty(3, 4),)) is None
+
+
+def test_equal_symbolic_sizes_are_known() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    grown = [mode.from_tensor(torch.empty(3 + i, 5 + i), static_shapes=False) for i in (0, 4)]
+    with mode:
+        body = _traced(lambda x: (x.sin(), torch.cat([x, x])), grown[0])
+        known = known_results(body, (torch.empty(*grown[0].shape),))
+        assert known is not None and looks(known[1]) == looks(torch.cat([grown[0], grown[0]]))
+        assert known_results(body, (grown[1],)) is None
+
+
+def test_verifying_raises_when_a_body_returns_something_else(fake: FakeTensorMode) -> None:
+    body = _traced(lambda x: (x.sin(),), torch.empty(3, 4))
+    body.meta[OUTLINED] = True
+    wrong = body.graph.output_node().args[0][0]  # type: ignore[index, union-attr]
+    for node in body.graph.nodes:
+        node.meta["example_value"] = node.meta.get("val")
+    wrong.meta["example_value"] = torch.empty(4, 3)  # type: ignore[union-attr]
+    with config.patch(verify_region_reuse=True), pytest.raises(AssertionError, match="was known to return"):
+        known_results(body, (torch.empty(3, 4),))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda node: setattr(node, "target", torch.ops.aten.cos.default),
+        lambda node: setattr(node, "args", (node.args[0].next, *node.args[1:])),
+        lambda node: node.graph.erase_node(node),
+    ],
+    ids="target operand erased".split(),
+)
+def test_a_body_that_a_pass_has_changed_is_not_as_it_was_traced(
+    fake: FakeTensorMode, change: Callable[[Any], Any]
+) -> None:
+    body = _traced(lambda x, y: (x.sin(), x.tan()), torch.empty(3, 4), torch.empty(3, 4))
+    assert not is_as_traced(body)
+    note_as_traced(body)
+    assert is_as_traced(body)
+    sin = next(n for n in body.graph.nodes if n.target is torch.ops.aten.sin.default)
+    if not sin.users or change.__code__.co_names[-1:] == ("erase_node",):
+        sin.replace_all_uses_with(sin.next)
+    change(sin)
+    assert not is_as_traced(body)

@@ -1,0 +1,139 @@
+"""What a call of a region returns, as metadata, without running its body.
+
+Note [A body is run once to be traced]
+Stock runs a body on fake tensors each time that somebody asks what a call returns: to collect the metadata of the
+graph, and again after the body was traced. The answer is known before: Dynamo has noted it when it recorded the body,
+and the tracer when it traced it. It holds for operands with the same metadata, in a state of the thread that does not
+change what operators return. The results share no memory with the operands or each other: of a body that Dynamo has
+cut out, by construction (Note [What may cross the boundary] in torch/_dynamo/region_boundary.py); of a traced one,
+that is looked up.
+
+With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, and must return what was known.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+import sympy
+import torch
+from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+
+# In the ``meta`` of a body that Dynamo has cut out of its graph: it writes to no operand, and returns fresh memory.
+OUTLINED = "region_outlined"
+# body that AOTAutograd has traced -> its graph, as it was then. Not in its ``meta``, which goes into cache keys.
+_traced: weakref.WeakKeyDictionary[GraphModule, Hashable] = weakref.WeakKeyDictionary()
+
+
+def number(value: Any) -> Hashable:
+    """A size or stride, as what it is equal to: within one compile, equal expressions are one number."""
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def body_of(subgraph: Any) -> Any:
+    return subgraph.subgraph if isinstance(subgraph, FunctionalizeCtxWrapper) else subgraph
+
+
+def outlined(body: Any) -> bool:
+    return isinstance(body, GraphModule) and bool(body.meta.get(OUTLINED))
+
+
+def _written(body: GraphModule) -> Hashable:
+    return tuple((node.name, node.op, node.target, repr((node.args, node.kwargs))) for node in body.graph.nodes)
+
+
+def note_as_traced(body: Any) -> None:
+    """Notes that every node of ``body`` has the value that running it gives."""
+    if isinstance(body, GraphModule):
+        _traced[body] = _written(body)
+
+
+def is_as_traced(body: Any) -> bool:
+    """Whether no pass has changed ``body`` since it was noted."""
+    return isinstance(body, GraphModule) and body in _traced and _traced[body] == _written(body)
+
+
+def examples_of_results(body: GraphModule, name: str = "example_value") -> list[Any]:
+    """The examples that are noted under ``name`` at what a body returns; None for what is no tensor or size."""
+    (values,) = body.graph.output_node().args
+    listed = values if isinstance(values, (tuple, list)) else (values,)
+    return [node.meta.get(name) if isinstance(node, Node) else None for node in listed]
+
+
+def known_results(subgraph: Any, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...] | None:
+    """Fresh fake tensors like those that ``subgraph`` returns for ``operands``; None where that is not known.
+
+    To be called under the fake mode that they shall be of.
+    """
+    body = body_of(subgraph)
+    if not isinstance(body, GraphModule) or _state_matters(operands):
+        return None
+    name = "example_value" if outlined(body) else "val"
+    inputs = [node.meta.get(name) for node in body.graph.find_nodes(op="placeholder")]
+    if len(inputs) != len(operands) or not all(map(_alike, inputs, operands)):
+        return None
+    outputs = examples_of_results(body, name)
+    if any(looks(value) is None for value in outputs) or (name == "val" and _share_memory(inputs, outputs)):
+        return None
+    made = tuple(_fresh(value) for value in outputs)
+    if not all(map(_alike, outputs, made)):
+        return None
+    from torch._dynamo.region_options import verifying  # Dynamo imports this module
+
+    if verifying():
+        ran = subgraph(*operands)
+        if len(ran) != len(made) or not all(map(_alike, ran, made)):
+            raise AssertionError(f"a body returns {ran}, and it was known to return {made}")
+    return made
+
+
+def _state_matters(operands: tuple[Any, ...]) -> bool:
+    """Whether an operator may return another thing here than where the body was recorded."""
+    if torch._C._is_any_autocast_enabled():
+        return True
+    above = not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+    return above and any(isinstance(value, torch.Tensor) and value.requires_grad for value in operands)
+
+
+def looks(value: Any) -> Hashable:
+    """Metadata of a fake tensor, all that an operator can see of it; None of anything else."""
+    if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
+        return None
+    return (
+        tuple(map(number, value.shape)),
+        tuple(map(number, value.stride())),
+        number(value.storage_offset()),
+        # Behind a view there is more memory than its sizes say.
+        _bytes(value),
+        value.dtype,
+        value.device,
+        value.is_conj(),
+        value.is_neg(),
+    )
+
+
+def _bytes(value: torch.Tensor) -> Hashable:
+    size = number(value.untyped_storage().nbytes())
+    return sympy.expand(size) if isinstance(size, sympy.Expr) else size  # a product, or a sum over the strides
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, (int, torch.SymInt)) and isinstance(other, (int, torch.SymInt)):
+        return number(one) == number(other)
+    key = looks(one)
+    return key is not None and key == looks(other)
+
+
+def _share_memory(inputs: list[Any], outputs: list[Any]) -> bool:
+    storages = [v.untyped_storage()._cdata for v in (*inputs, *outputs) if isinstance(v, torch.Tensor)]
+    own = storages[len(storages) - len(outputs) :]
+    return any(storages.count(storage) > 1 for storage in own)
+
+
+def _fresh(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
