@@ -368,20 +368,22 @@ class Holding:
         """The held result of a builtin function; None when it has to be computed as usual."""
         if fn is getattr and type(args[0]) is HeldList and args[0].holding is self and _constant(args[1]) == "append":
             return GetAttrVariable(args[0], "append")
+        if fn is not operator.getitem and fn not in _PURE:
+            return None
         args = [_of_ended(a, self) for a in args]
         if any(type(a) is HeldConstant and a.holding not in (None, self) for a in args):
             return None  # held by the call around this one, and come by unseen: looked at as usual
-        if fn is operator.getitem and len(args) == 2:
-            return self._index(tx, args[0], args[1])
-        if fn not in _PURE or not all(type(_constant(a)) in HELD_TYPES for a in args):
+        if fn is operator.getitem:
+            return self._index(tx, *args) if len(args) == 2 else None
+        own = [type(a) is HeldConstant and a.holding is self for a in args]
+        if not any(own) or any(held_type(a) is None for a in args):
             return None
-        if not any(type(a) is HeldConstant and a.holding is self for a in args):
-            return None
-        parts = [a.expression if type(a) is HeldConstant and a.holding is self else _constant(a) for a in args]
+        held: list[Any] = args
+        parts = [a.expression if mine else _constant(a) for a, mine in zip(held, own, strict=True)]
         expression = Applied(fn, tuple(parts))
         if expression.depth > MAX_DEPTH:
             return None
-        below = [a.held if type(a) is HeldConstant and a.holding is self else a for a in args]
+        below = [a.held if mine else a for a, mine in zip(held, own, strict=True)]
         try:
             value = fn(*map(_constant, args))
         except Exception:

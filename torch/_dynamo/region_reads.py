@@ -214,20 +214,18 @@ def reachable(trackers: list[VariableTracker]) -> Iterator[VariableTracker]:
             yield tracker
 
 
-def pending(
-    tx: InstructionTranslatorBase, trackers: list[VariableTracker], but: Container[int] = ()
-) -> VariableTracker | None:
-    """The first of the existing objects behind ``trackers`` that the frame has changed, if any.
-
-    Those with an id in ``but`` don't count, nor do globals and cells: what they are bound to is in an entry's bucket.
-    """
-    return changed_among(tx, reachable(trackers), but)
+def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:
+    """The first of the existing objects behind ``trackers`` that the frame has changed, if any."""
+    return changed_among(tx, reachable(trackers))
 
 
 def changed_among(
     tx: InstructionTranslatorBase, trackers: Iterable[VariableTracker], but: Container[int] = ()
 ) -> VariableTracker | None:
-    """Like ``pending``, for ``trackers`` themselves."""
+    """The first of ``trackers`` that the frame has changed, if any.
+
+    Those with an id in ``but`` don't count, nor do globals and cells: what they are bound to is in an entry's bucket.
+    """
     side_effects = tx.output.side_effects
     for tracker in trackers:
         if tracker.mutation_type is None or tracker.source is None or id(tracker) in but:

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -382,18 +382,18 @@ def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseConditio
     guards: list[Any] = condition.guards
     for source, of_source in itertools.groupby(guards, operator.itemgetter(0)):
         if _differs(fates, source):
-            value = fates.resolve(fates.transport(source))
+            value = fates.value(source)
             for _, check, (expected, exact), _ in of_source:
                 if not check.eval_fn(value, expected) or exact_key(value) != exact:
                     new = fates.transport(source).name
                     raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{new} is {value!r:.80}, not {expected!r:.80}")
     for source, looks in condition.objects:
-        if _differs(fates, source) and appearance(fates.resolve(fates.transport(source))) != looks:
+        if _differs(fates, source) and appearance(fates.value(source)) != looks:
             raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, fates.transport(source).name)
     _check_identities(condition, fates)
     trackers = tx.output.side_effects.id_to_variable
     sources = (*condition.distinct, *(one for one, _ in condition.same))
-    known = (trackers.get(id(fates.resolve(fates.transport(source)))) for source in sources)
+    known = (trackers.get(id(fates.value(source))) for source in sources)
     if changed := pending(tx, [tracker for tracker in known if tracker is not None]):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
     _check_built(tx, condition, fates)
@@ -410,20 +410,18 @@ def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCo
     for source, state in tensors:
         if _differs(fates, source):
             new = fates.transport(source)
-            tracker = VariableBuilder(tx, new)(fates.resolve(new)).unwrap()
+            tracker = VariableBuilder(tx, new)(fates.value(source)).unwrap()
             if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
                 raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, new.name)
     guards: list[Any] = condition.guards
     for source, _, (_, exact), make in guards:
         if exact is not None and _makes_constant(make) and fates(source) is Fate.OWN:
-            new = fates.transport(source)
-            value = fates.resolve(new)
+            value = fates.value(source)
             if type(value) in (int, float):
-                _check_constant(tx, new, value)
+                _check_constant(tx, fates.transport(source), value)
     for source in condition.indices:
         if fates(source) is Fate.OWN:
-            new = fates.transport(source)
-            _check_constant(tx, new, fates.resolve(new))
+            _check_constant(tx, fates.transport(source), fates.value(source))
 
 
 def _check_constant(tx: InstructionTranslatorBase, source: Source, value: Any) -> None:
@@ -457,7 +455,7 @@ def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tupl
         if fate is Fate.OWN:
             found.append((new, make))
         elif fate is Fate.KNOWN:
-            known = trackers.get(id(fates.resolve(new)))
+            known = trackers.get(id(fates.value(source)))
             if known is not None:
                 make = dynamo_guards.make_dupe_guard(new, known.source)
             if make is not None:
@@ -492,7 +490,7 @@ def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) ->
         expected = Transport({above: roots[above]})(old) if above is not None else old
         if roots.get(old) != expected:
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, f"{old.name} is come by in another way too")
-    return Transport({old: new for old, new in roots.items() if old != new})
+    return Transport(roots)
 
 
 def _needs_source(condition: InvokeSubgraphReuseCondition, root: Source) -> bool:
@@ -505,9 +503,9 @@ def _needs_source(condition: InvokeSubgraphReuseCondition, root: Source) -> bool
     return any(s != root and root_of(s, (root,)) for s in behind)
 
 
-def _at(resolve: Resolver, source: Source) -> Any:
+def _at(at: Callable[[Source], Any], source: Source) -> Any:
     try:
-        return resolve(source)
+        return at(source)
     except Exception as e:
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{source.name}: {e}") from None
 
@@ -515,14 +513,13 @@ def _at(resolve: Resolver, source: Source) -> Any:
 def _check_identities(condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
     seen: dict[int, Source] = {}
     for source in condition.distinct:
-        new = fates.transport(source)
-        value = _at(fates.resolve, new)
-        if seen.setdefault(id(value), new) is not new or id(value) in condition.elsewhere:
-            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, new.name)
-    for pair in condition.same:
-        one, other = map(fates.transport, pair)
-        if _at(fates.resolve, one) is not _at(fates.resolve, other):
-            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, f"{one.name} and {other.name}")
+        value = _at(fates.value, source)
+        if seen.setdefault(id(value), source) is not source or id(value) in condition.elsewhere:
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, fates.transport(source).name)
+    for one, other in condition.same:
+        if _at(fates.value, one) is not _at(fates.value, other):
+            names = [fates.transport(source).name for source in (one, other)]
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, " and ".join(names))
 
 
 def _operands(
@@ -543,7 +540,7 @@ def _operands(
             tracker = arguments.leaves[origin.leaf].tracker.realize()
         else:
             source = fates.transport(origin.source)
-            tracker = VariableBuilder(tx, source)(_at(fates.resolve, source))
+            tracker = VariableBuilder(tx, source)(_at(fates.value, origin.source))
         proxy = tracker.as_proxy()
         if not isinstance(proxy, torch.fx.Proxy) or value_key(proxy.node.meta.get("example_value")) != origin.key:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, _name(tracker))

@@ -79,7 +79,7 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
         from torch._dynamo.variables.base import VariableTracker
 
         new = match.fates.transport(source)
-        return VariableTracker.build(tx, match.fates.resolve(new), new)
+        return VariableTracker.build(tx, match.fates.value(source), new)
 
     maker = Maker(tx, trackers.__getitem__, lambda leaf: arguments.leaves[leaf].tracker, found, arguments.held)
     result = entry.recipe.make(maker)

@@ -5,11 +5,18 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.source import AttrSource, DictGetItemSource, GetItemSource, LocalSource, NNModuleSource
+from torch._dynamo.source import (
+    AttrSource,
+    DictGetItemSource,
+    GetItemSource,
+    LocalSource,
+    NNModuleSource,
+    UnspecializedNNModuleSource,
+)
 from torch._guards import ChainedSource, Source
 
 
@@ -27,34 +34,79 @@ def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
     return None
 
 
+_UNKNOWN: Any = object()
+
+
+class Place:
+    """What is known, in one call, of a source of an earlier one."""
+
+    __slots__ = ("fate", "moves", "new", "same", "source", "value")
+
+    def __init__(self, source: Source, new: Source | None, moves: bool) -> None:
+        # Kept, so that its id is not used again.
+        self.source = source
+        # The source in this call; None as long as nobody has asked for it.
+        self.new = new
+        # Whether that is another one.
+        self.moves = moves
+        # What stands there in this call.
+        self.value = _UNKNOWN
+        self.fate: Fate | None = None
+        # Whether the earlier call found the very same object.
+        self.same = False
+
+
 class Transport:
-    """Rewrites sources: what began with an old root begins with the new one."""
+    """Rewrites sources: what began with an old root begins with the new one.
+
+    An entry asks for the same sources in each call, so they are found by id: a source's hash is slow.
+    """
 
     def __init__(self, roots: dict[Source, Source]) -> None:
-        # old source -> new source
-        self._known: dict[Source, Source] = dict(roots)
+        # old root -> new root
+        self._roots = dict(roots)
+        # id of a source -> its place
+        self._places: dict[int, Place] = {}
 
     def __call__(self, source: Source) -> Source:
-        found = self._known.get(source)
-        if found is None:
-            found = self._known[source] = self._rewrite(source)
-        return found
+        place = self.place(source)
+        if place.new is None:
+            parts = {name: self(part) for name, part in _parts(source).items()}
+            place.new = dataclasses.replace(source, **parts) if place.moves else source
+        return place.new
+
+    def place(self, source: Source) -> Place:
+        place = self._places.get(id(source))
+        if place is None:
+            root = self._roots.get(source)
+            if root is not None:
+                moves = root != source
+            elif type(source) in _BASE_ALONE:
+                moves = self.place(source.base).moves  # type: ignore[attr-defined]
+            else:
+                moves = any(self.place(part).moves for part in _parts(source).values())
+            place = self._places[id(source)] = Place(source, root, moves)
+        return place
 
     def add(self, old: Source, new: Source) -> bool:
         """Adds a root; false when it is one already, with another end."""
-        return self._known.setdefault(old, new) == new
+        if old not in self._roots:
+            self._roots[old] = new
+            self._places.clear()
+        return self._roots[old] == new
 
-    def _rewrite(self, source: Source) -> Source:
-        if not isinstance(source, ChainedSource):
-            return source
-        # A source may hold others besides its base: the key of a dict, say.
-        changes = {}
-        kind: Any = type(source)
-        for name in _field_names(kind):
-            part = getattr(source, name)
-            if isinstance(part, Source) and (new := self(part)) is not part:
-                changes[name] = new
-        return dataclasses.replace(source, **changes) if changes else source
+
+def _parts(source: Source) -> dict[str, Source]:
+    """The sources that ``source`` is made of: its base, and maybe others, as the key of a dict."""
+    if not isinstance(source, ChainedSource):
+        return {}
+    kind: Any = type(source)
+    found = ((name, getattr(source, name)) for name in _field_names(kind))
+    return {name: part for name, part in found if isinstance(part, Source)}
+
+
+# Most sources are of these kinds.
+_BASE_ALONE = (AttrSource, UnspecializedNNModuleSource, NNModuleSource)
 
 
 @functools.cache
@@ -81,30 +133,41 @@ class Resolver:
         self._globals: Any = {"G": root.f_globals, "L": root.f_locals}
         # source -> its value; filled along the way, since sources share their beginnings.
         self._values: dict[Source, Any] = {}
+        # id of a source -> the source, so that its id is not used again, and its value; a source's hash is slow
+        self._by_id: dict[int, tuple[Source, Any]] = {}
 
     def __call__(self, source: Source) -> Any:
         """Raises what following the source raises: there may be nothing there."""
-        try:
-            return self._values[source]
-        except KeyError:
-            value = self._values[source] = self._find(source)
-            return value
+        known = self._by_id.get(id(source))
+        if known is not None:
+            return known[1]
+        value = self._values.get(source, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = _follow(source, self)
+            self._values[source] = value = self._find(source) if value is _UNKNOWN else value
+        self._by_id[id(source)] = source, value
+        return value
 
     def _find(self, source: Any) -> Any:
-        kind = type(source)
-        if kind is LocalSource:
+        if type(source) is LocalSource:
             return self._globals["L"][source.local_name]
-        if kind is AttrSource:
-            return getattr(self(source.base), source.member)
-        if kind is DictGetItemSource and not isinstance(source.index, Source):
-            return self(source.base)[source.index]
-        if kind is GetItemSource and not source.index_is_slice:
-            return self(source.base)[source.index]
-        if isinstance(source, NNModuleSource):
-            return self(source.base)
         if isinstance(source, ChainedSource):
             self(source.base)
         return source.get_value(self._globals, {}, self._values)
+
+
+def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
+    """What stands at a source of a common kind, given what stands at its base; ``_UNKNOWN`` for other kinds."""
+    kind = type(source)
+    if kind is AttrSource:
+        return getattr(at(source.base), source.member)
+    if kind is DictGetItemSource and not isinstance(source.index, Source):
+        return at(source.base)[source.index]
+    if kind is GetItemSource and not source.index_is_slice:
+        return at(source.base)[source.index]
+    if isinstance(source, NNModuleSource):
+        return at(source.base)
+    return _UNKNOWN
 
 
 class Fate(enum.Enum):
@@ -123,16 +186,25 @@ class Fates:
         self.transport = transport
         self.resolve = resolve
         self._trackers = tx.output.side_effects.id_to_variable
-        # source -> its fate, and whether the earlier call found the very same object there
-        self._known: dict[Source, tuple[Fate, bool]] = {}
 
     def __call__(self, source: Source) -> Fate:
         """Raises what following the source raises."""
-        return self._look(source)[0]
+        return self._look(source).fate  # type: ignore[return-value]
 
     def may_differ(self, source: Source) -> bool:
         """Whether there may be something else at ``source``; false behind an object that both calls share."""
-        return not self._look(source)[1]
+        return not self._look(source).same
+
+    def value(self, source: Source) -> Any:
+        """What stands in this call where ``source`` was in the earlier one.  Raises what following the source raises.
+
+        No source is made for it: most of what is looked at needs none.
+        """
+        place = self.transport.place(source)
+        if place.value is _UNKNOWN:
+            value = _UNKNOWN if place.new is not None or not place.moves else _follow(source, self.value)
+            place.value = self.resolve(self.transport(source)) if value is _UNKNOWN else value
+        return place.value
 
     def behind_known(self, source: Source) -> Source:
         """The source that tracing the call would look at what is behind a known object by."""
@@ -143,28 +215,34 @@ class Fates:
                 return new
             return dataclasses.replace(new, base=self.behind_known(source.base))
         if fate is Fate.KNOWN:
-            known = self._trackers.get(id(self.resolve(self.transport(source))))
+            known = self._trackers.get(id(self.value(source)))
             return known.source if known is not None and known.source is not None else source
         return self.transport(source)
 
-    def _look(self, source: Source) -> tuple[Fate, bool]:
-        found = self._known.get(source)
-        if found is None:
-            found = self._known[source] = self._find(source)
-        return found
+    def _look(self, source: Source) -> Place:
+        place = self.transport.place(source)
+        if place.fate is None:
+            fate, place.same = self._find(place)
+            place.fate = fate
+        return place
 
-    def _find(self, source: Source) -> tuple[Fate, bool]:
-        new = self.transport(source)
-        if new == source:
+    def _find(self, place: Place) -> tuple[Fate, bool]:
+        source = place.source
+        if not place.moves:
             return Fate.UNCHANGED, True
-        value, old = self.resolve(new), self.resolve(source)
-        same = has_identity(value) and value is old
+        value = self.value(source)
+        same = value is self.resolve(source) and has_identity(value)
         if isinstance(source, ChainedSource):
-            fate, base_is_same = self._look(source.base)
-            if fate in (Fate.KNOWN, Fate.BEHIND_KNOWN):
-                return Fate.BEHIND_KNOWN, same or base_is_same
-        known = self._trackers.get(id(value)) if has_identity(value) else None
-        elsewhere = known is not None and known.source is not None and known.source.name != new.name
+            base = self._look(source.base)
+            if base.fate in (Fate.KNOWN, Fate.BEHIND_KNOWN):
+                return Fate.BEHIND_KNOWN, same or base.same
+        known = self._trackers.get(id(value))
+        elsewhere = (
+            known is not None
+            and known.source is not None
+            and has_identity(value)
+            and known.source.name != self.transport(source).name
+        )
         return (Fate.KNOWN if same or elsewhere else Fate.OWN), same
 
 

@@ -7,19 +7,18 @@ from typing import Any
 from torch_regions.overlay import replaces, stock
 
 
+def _held(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    observers = tx.output.region_tracker.calls.observers
+    return observers[-1].holding.apply(tx, fn, args) if observers and not kwargs else None
+
+
 @replaces("BuiltinVariable.call_function")
 def call_function(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if not kwargs and (observers := tx.output.region_tracker.calls.observers):
-        held = observers[-1].holding.apply(tx, self.fn, args)
-        if held is not None:
-            return held
-    return stock("torch._dynamo.variables.builtin:BuiltinVariable.call_function")(self, tx, args, kwargs)
+    call = stock("torch._dynamo.variables.builtin:BuiltinVariable.call_function")
+    return _held(tx, self.fn, args, kwargs) or call(self, tx, args, kwargs)
 
 
 @replaces("GetAttrBuiltinVariable.call_function")
 def call_getattr(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if not kwargs and (observers := tx.output.region_tracker.calls.observers):
-        held = observers[-1].holding.apply(tx, getattr, args)
-        if held is not None:
-            return held
-    return stock("torch._dynamo.variables.builtin:GetAttrBuiltinVariable.call_function")(self, tx, args, kwargs)
+    call = stock("torch._dynamo.variables.builtin:GetAttrBuiltinVariable.call_function")
+    return _held(tx, getattr, args, kwargs) or call(self, tx, args, kwargs)
