@@ -59,8 +59,8 @@ class CallBenefit:
 
     least_calls = 1
 
-    def __init__(self, whole: int) -> None:
-        self.least_length = min((whole + 1) // 2, MIN_REGION_NODES)
+    def __init__(self, whole: int, automatic: bool) -> None:
+        self.least_length = MIN_REGION_NODES if automatic else min((whole + 1) // 2, MIN_REGION_NODES)
 
     def of_runs(self, length: int, calls: int) -> bool:
         return length >= self.least_length
@@ -77,6 +77,8 @@ class _Like(NamedTuple):
     options: int
     # Operators in the whole call; what is worth a call depends on it.
     whole: int
+    # Whether nobody asked for the region.
+    automatic: bool
 
 
 class _Piece(NamedTuple):
@@ -200,21 +202,25 @@ class _Plan:
             elif not runs:
                 flat[id(call)] = RegionInlineReason.NO_LEGAL_OPERATORS
             for start, end in runs:
-                like = _Like(tuple(self.sequence[start:end]), id(call.options), len(positions))
+                like = _Like(tuple(self.sequence[start:end]), id(call.options), len(positions), call.automatic)
                 by_keys[like].append((start, call))
         pieces = []
         kept: set[int] = set()
         for like, members in by_keys.items():
             owner = dict(members)
             run = Repeat(len(like.keys), tuple(sorted(owner)))
-            for repeat in Fitter(self.view, CallBenefit(like.whole)).settle(run):
+            for repeat in Fitter(self.view, CallBenefit(like.whole, like.automatic)).settle(run):
                 piece = self._piece(repeat, owner, like.options)
+                if like.automatic and not _is_repeated(piece.calls):
+                    for call in piece.calls:
+                        flat.setdefault(id(call), RegionInlineReason.NOT_REPEATED)
+                    continue
                 pieces.append(piece)
                 kept.update(map(id, piece.calls))
         for call in self.calls:
             if id(call) not in kept:
                 flat.setdefault(id(call), RegionInlineReason.NOTHING_INSIDE_BOUNDARY)
-        return pieces, [(call, flat[id(call)]) for call in self.calls if id(call) in flat]
+        return pieces, [(call, flat[id(call)]) for call in self.calls if id(call) not in kept]
 
     def _legal_runs(self, positions: list[int]) -> Iterator[tuple[int, int]]:
         """Ranges of consecutive positions that may all be in a body."""
@@ -252,7 +258,13 @@ def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: d
         [_inside(inner, call, body, copies) for inner in call.inner],
         miss=call.miss,
         ended=ended,
+        automatic=call.automatic,
     )
+
+
+def _is_repeated(calls: list[RegionCall]) -> bool:
+    """Whether a body that is made for ``calls`` is called more than once."""
+    return sum(1 + len(call.stamps) for call in calls) > 1
 
 
 def _end_inside(call: RegionCall) -> None:

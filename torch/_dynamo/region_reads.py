@@ -144,7 +144,8 @@ class Observer:
         paths = [p.element for p in condition.paths]
         self.sources.update(map(match.fates.transport, [*old, *condition.distinct, *paths, *condition.indices]))
         self.sources.update(condition.elsewhere.values())
-        self.read_pending += [t for t in condition.met if t.source is None]
+        # What can never be changed is no pending state.
+        self.read_pending += [t for t in condition.met if t.source is None and t.mutation_type is not None]
 
     def made_since(self) -> set[int]:
         """ids of the trackers of the objects that the call made."""
