@@ -635,6 +635,59 @@ def test_blocks_that_are_called_in_a_block():
     assert names("test_blocks_that_are_called_in_a_block.<locals>.Outer") == ["TRACED", "REUSED", "REUSED"]
 
 
+class Unrolled(nn.Module):
+    """Repeats itself inside, without modules that say so."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+
+    def forward(self, x):
+        h = self.norm(self.linear(x))
+        for _ in range(6):
+            h = (h.sin() * x).cos() + (h * 2).tanh().relu()
+        return h
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_repeats_in_a_body_are_found_too(backend):
+    check(lambda: Stack([Unrolled() for _ in range(4)]), X, backend=backend)
+    assert names("Unrolled") == ["TRACED", "REUSED", "REUSED", "REUSED"]
+    assert counters["graph_deduplication"]["bodies_in_bodies"] > 0
+
+
+class Beside(nn.Module):
+    """Calls its blocks, and computes the same without them too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(blocks(2))
+
+    def forward(self, x, weights):
+        for layer in self.layers:
+            x = layer(x)
+        for weight, bias, scale, shift in weights:
+            h = nn.functional.layer_norm(nn.functional.linear(x, weight, bias), (4,), scale, shift, 1e-5)
+            x = x + h.relu() * 2.0
+        return x
+
+
+def test_equal_regions_of_modules_and_of_the_search_share_a_body():
+    graphs = []
+
+    def backend(gm, _):
+        graphs.append(gm)
+        return gm.forward
+
+    model = Beside().requires_grad_(False)
+    weights = [[torch.randn(4, 4), torch.randn(4), torch.randn(4), torch.randn(4)] for _ in range(3)]
+    with torch._dynamo.config.patch(use_graph_deduplication=True, graph_deduplication_lint=True):
+        torch.testing.assert_close(torch.compile(model, backend=backend)(X, weights), model(X, weights))
+    called = [n.args[1] for n in graphs[0].graph.nodes if n.target is torch.ops.higher_order.invoke_subgraph]
+    assert len(called) == 5
+    assert len(set(called)) == 1
+
+
 def test_with_the_knob_off_there_are_no_automatic_regions():
     with torch._dynamo.config.patch(automatic_nested_compile_regions=False):
         check(lambda: Stack(blocks()), X, regions=False)

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 Module = torch.nn.Module
 
-# Modules in a block, itself included, unless its class is of the user's: tracing one layer of torch's own costs
-# no more than asking whether it was traced before.
-MIN_MODULES = 3
+# Modules in a block, itself included. To trace a single one costs little more than to ask whether it was traced
+# before, and containers of torch's own with one thing in them are no more than that.
+MIN_MODULES = 2
+MIN_MODULES_OF_TORCH = 3
 # Modules in a block inside another block, and how many of them that one must hold: it is traced once.
 MIN_INNER_MODULES = 3
 MIN_INNER_TWINS = 4
@@ -230,7 +231,7 @@ def _is_block(module: Module) -> bool:
     if hasattr(forward, "__marked_compile_region_fn__"):
         return False  # the user has said what is a region
     of_torch = (kind.__module__ or "").startswith("torch.nn.")
-    return not of_torch or _size(module) >= MIN_MODULES
+    return _size(module) >= (MIN_MODULES_OF_TORCH if of_torch else MIN_MODULES)
 
 
 def _is_wrapper(kind: type) -> bool:
