@@ -30,14 +30,12 @@ log = logging.getLogger(__name__)
 hierarchical_log = torch._logging.getArtifactLogger(__name__, "hierarchical_compile")
 
 
-def apply_graph_deduplication(
-    output_graph: OutputGraph, outliner: Outliner | None = None
-) -> dict[str, torch.fx.GraphModule]:
-    """Replaces repeated regions of ``output_graph.graph`` by calls, in place; ``outliner`` may have bodies already.
+def apply_graph_deduplication(output_graph: OutputGraph) -> dict[str, torch.fx.GraphModule]:
+    """Replaces repeated regions of ``output_graph.graph`` by calls, in place.
 
     Returns the bodies by the name under which they are installed in ``output_graph``.
     """
-    outliner = outliner or Outliner(output_graph)
+    outliner = Outliner(output_graph)
     outline_repeats(outliner, output_graph.graph, 0)
     return outliner.bodies
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dynamo import config
-from torch._dynamo.graph_deduplication import apply_graph_deduplication
+from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.region_cutting import cut_out_calls
 from torch._dynamo.region_outlining import Outliner
 
@@ -20,5 +20,5 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     outliner = Outliner(self)
     cut_out_calls(self, outliner)
     if config.use_graph_deduplication:
-        apply_graph_deduplication(self, outliner)
+        outline_repeats(outliner, self.graph, 0)
     return outliner.bodies

@@ -10,7 +10,8 @@ one of that shape before.  A scope is the frame, or the body of a candidate that
 - The outermost twins are the candidates: a block, not its attention, though that has twins as well.  A module
   whose twins are all inside candidates has none (the last norm of a model whose blocks have norms).
 - Inside a candidate there must be several twins, of some size, for it is traced only once itself.
-- A shape that disappoints is left flat for the rest of the frame.
+- A shape that disappoints is left flat for the rest of the frame.  What is in it counts as in a candidate: the search
+  of the finished graph may find the whole.
 
 Being wrong costs time only: what a candidate's call may be reused for is not decided here.
 """
@@ -18,6 +19,7 @@ Being wrong costs time only: what a candidate's call may be reused for is not de
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -105,15 +107,20 @@ class Candidates:
         scope.called.add(shape)
         return again and (not inner or _size(module) >= MIN_INNER_MODULES)
 
-    def enter(self, module: Module) -> None:
-        """Notes that a call of ``module`` is traced from now on."""
+    @contextlib.contextmanager
+    def inside(self, module: Module) -> Iterator[None]:
+        """Meanwhile, a call of ``module`` is traced."""
         scope = _Scope(module)
         scope.candidates = self._twins(module.children(), _is_inner_block, MIN_INNER_TWINS)
         self._scopes.append(scope)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
 
-    def leave(self) -> None:
-        """Notes that the trace of the latest call has ended."""
-        self._scopes.pop()
+    def has_refused(self, module: Module) -> bool:
+        """Whether a module like this one was tried and is left flat: what it is made of had better stay together."""
+        return bool(self._refused) and _is_block(module) and self._shapes.of(module) in self._refused
 
     def learn(self, module: Module, call: RegionCall, reused: bool) -> None:
         """Notes what became of a call of ``module``."""

@@ -28,6 +28,7 @@ from torch._dynamo.region_listening import LISTENING
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+from torch._dynamo.variables.user_defined import InspectVariable
 
 
 if TYPE_CHECKING:
@@ -119,7 +120,10 @@ class Observer:
             held = self.holding.load_pending(item, name, value)
             if held is not value:
                 return held
-        self.read_pending.append(item)
+        if not isinstance(
+            item, InspectVariable
+        ):  # what inspect finds out of a function: Dynamo keeps it, nobody changes it
+            self.read_pending.append(item)
         return value
 
     def _count(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.region_calls import RegionCall
@@ -30,15 +31,13 @@ def call_function(
         return plain(self, tx, args, kwargs)
     candidates = tx.output.region_tracker.calls.candidates
     if not candidates.accepts(tx, self.value, self.source):
-        return plain(self, tx, args, kwargs)
+        with candidates.inside(self.value) if candidates.has_refused(self.value) else contextlib.nullcontext():
+            return plain(self, tx, args, kwargs)
     where = f"{tx.f_code.co_filename}:{tx.lineno}"
 
     def traced(callee: Any, tx: Any, args: Any, kwargs: Any) -> VariableTracker:
-        candidates.enter(callee.value)
-        try:
+        with candidates.inside(callee.value):
             return plain(callee, tx, args, kwargs)
-        finally:
-            candidates.leave()
 
     call = RegionCall(type(self.value).__qualname__, where, run=traced, automatic=True)
     try:
