@@ -35,19 +35,19 @@ def _ids() -> torch.Tensor:
     return torch.randint(3, VOCABULARY - 3, (BATCH, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
-def _text(model: torch.nn.Module) -> Example:
+def text(model: torch.nn.Module) -> Example:
     ids = _ids()
     return Example(model, lambda m: m(input_ids=ids).last_hidden_state, (ids,))
 
 
-def _pixels(model: torch.nn.Module, size: int) -> Example:
+def pixels(model: torch.nn.Module, size: int) -> Example:
     pixels = torch.rand((BATCH, 3, size, size), generator=torch.Generator().manual_seed(1))
     return Example(model, lambda m: m(pixel_values=pixels).last_hidden_state, (pixels,))
 
 
-def _decoder(config: type, model: type, **more: Any) -> Callable[[int, float], Example]:
+def decoder(config: type, model: type, **more: Any) -> Callable[[int, float], Example]:
     def build(layers: int, dropout: float) -> Example:
-        return _text(
+        return text(
             model(
                 config(
                     hidden_size=32,
@@ -69,27 +69,27 @@ def _decoder(config: type, model: type, **more: Any) -> Callable[[int, float], E
 def _llama(layers: int, dropout: float) -> Example:
     from transformers import LlamaConfig, LlamaModel
 
-    return _decoder(LlamaConfig, LlamaModel)(layers, dropout)
+    return decoder(LlamaConfig, LlamaModel)(layers, dropout)
 
 
 def _qwen3(layers: int, dropout: float) -> Example:
     from transformers import Qwen3Config, Qwen3Model
 
-    return _decoder(Qwen3Config, Qwen3Model, head_dim=8)(layers, dropout)
+    return decoder(Qwen3Config, Qwen3Model, head_dim=8)(layers, dropout)
 
 
 def _mixtral(layers: int, dropout: float) -> Example:
     from transformers import MixtralConfig, MixtralModel
 
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
-    return _decoder(MixtralConfig, MixtralModel, **experts)(layers, dropout)
+    return decoder(MixtralConfig, MixtralModel, **experts)(layers, dropout)
 
 
 def _qwen3_moe(layers: int, dropout: float) -> Example:
     from transformers import Qwen3MoeConfig, Qwen3MoeModel
 
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    return _decoder(Qwen3MoeConfig, Qwen3MoeModel, head_dim=8, **experts)(layers, dropout)
+    return decoder(Qwen3MoeConfig, Qwen3MoeModel, head_dim=8, **experts)(layers, dropout)
 
 
 def _gpt2(layers: int, dropout: float) -> Example:
@@ -97,7 +97,7 @@ def _gpt2(layers: int, dropout: float) -> Example:
 
     rates = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
     sizes = {"n_embd": 32, "n_layer": layers, "n_head": 4, "vocab_size": VOCABULARY}
-    return _text(GPT2Model(GPT2Config(use_cache=False, **sizes, **rates)))
+    return text(GPT2Model(GPT2Config(use_cache=False, **sizes, **rates)))
 
 
 def _encoder_sizes(layers: int, dropout: float) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _encoder_sizes(layers: int, dropout: float) -> dict[str, Any]:
 def _bert(layers: int, dropout: float) -> Example:
     from transformers import BertConfig, BertModel
 
-    return _text(BertModel(BertConfig(vocab_size=VOCABULARY, **_encoder_sizes(layers, dropout))))
+    return text(BertModel(BertConfig(vocab_size=VOCABULARY, **_encoder_sizes(layers, dropout))))
 
 
 def _deberta(layers: int, dropout: float) -> Example:
@@ -129,14 +129,14 @@ def _deberta(layers: int, dropout: float) -> Example:
         pooler_hidden_size=32,
         **_encoder_sizes(layers, dropout),
     )
-    return _text(DebertaV2Model(config))
+    return text(DebertaV2Model(config))
 
 
 def _vit(layers: int, dropout: float) -> Example:
     from transformers import ViTConfig, ViTModel
 
     config = ViTConfig(image_size=16, patch_size=8, **_encoder_sizes(layers, dropout))
-    return _pixels(ViTModel(config), 16)
+    return pixels(ViTModel(config), 16)
 
 
 def _swin(layers: int, dropout: float) -> Example:
@@ -153,7 +153,7 @@ def _swin(layers: int, dropout: float) -> Example:
         attention_probs_dropout_prob=dropout,
         drop_path_rate=dropout,
     )
-    return _pixels(SwinModel(config), 32)
+    return pixels(SwinModel(config), 32)
 
 
 def _t5(layers: int, dropout: float) -> Example:
@@ -219,7 +219,7 @@ def _mamba(layers: int, dropout: float) -> Example:
         time_step_rank=4,
         use_cache=False,
     )
-    return _text(MambaModel(config))
+    return text(MambaModel(config))
 
 
 def _flux(layers: int, dropout: float) -> Example:
@@ -299,7 +299,12 @@ def build(name: str, layers: int = 4, dropout: bool = False) -> Example:
 
     Weights depend on nothing but the arguments.  Raises KeyError for an unknown name.
     """
+    return make(ARCHITECTURES[name], layers, dropout)
+
+
+def make(architecture: Callable[[int, float], Example], layers: int, dropout: bool) -> Example:
+    """An example of ``architecture``, in training mode."""
     torch.manual_seed(0)
-    example = ARCHITECTURES[name](layers, 0.1 if dropout else 0.0)
+    example = architecture(layers, 0.1 if dropout else 0.0)
     example.model.train()
     return example

@@ -1,4 +1,4 @@
-"""What became of the calls of marked regions, as a table."""
+"""What became of the calls of regions, as a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 
 def report() -> str:
-    """A table of the calls of marked regions in this process: by function and outcome, with the reasons.
+    """A table of the calls of regions in this process: by function and outcome, with the reasons.
+
+    Regions are what the program marks, and modules that Dynamo found to repeat: these are called automatic.
 
     The latest 10,000 calls are known. Returns a line that says so when there are none.
     """
@@ -18,7 +20,7 @@ def report() -> str:
     except ImportError:  # the overlay is off
         outcomes = []
     if not outcomes:
-        return "no call of a marked region was compiled in this process"
+        return "no call of a region was compiled in this process"
     counted = Counter(_row(outcome) for outcome in outcomes)
     rows = [("region", "outcome", "calls", "reason")]
     rows += [(function, what, str(n), why) for (function, what, why), n in sorted(counted.items())]
@@ -30,4 +32,5 @@ def report() -> str:
 def _row(outcome: Any) -> tuple[str, str, str]:
     why = [outcome.reason.value] if outcome.reason is not None else []
     why += [f"not reused: {outcome.miss.value}"] if outcome.miss is not None else []
-    return outcome.function, outcome.outcome.name, "; ".join(why)
+    function = f"{outcome.function} (automatic)" if outcome.automatic else outcome.function
+    return function, outcome.outcome.name, "; ".join(why)

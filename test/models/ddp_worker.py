@@ -1,8 +1,9 @@
-"""What each process of test_marked_ddp.py does. A spawned process can import it by its name."""
+"""What each process of test_regions_ddp.py does. A spawned process can import it by its name."""
 
 import os
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 from marked import compiled, same, start
 from torch._dynamo.utils import counters
@@ -16,8 +17,9 @@ WORLD, LAYERS, STEPS = 2, 3, 2
 BUCKET_MB = 0.02
 
 
-def _gradients(rank, backend, marked, split):
+def _gradients(rank, backend, marked, split, automatic=False):
     start()
+    torch._dynamo.config.use_graph_deduplication = automatic
     model = build("llama", LAYERS).model
     if marked:
         assert mark_blocks("llama", model) == LAYERS
@@ -38,7 +40,7 @@ def _gradients(rank, backend, marked, split):
     return seen, dict(counters["regions"]), counters["stats"]["unique_graphs"]
 
 
-def work(rank, directory, backend, split):
+def work(rank, directory, backend, split, automatic):
     torch.set_num_threads(1)
     if split:  # no bucket is larger than the first may be
         dist._DEFAULT_FIRST_BUCKET_BYTES = int(BUCKET_MB * 2**20)
@@ -48,8 +50,8 @@ def work(rank, directory, backend, split):
         assert not none
         unmarked, none, graphs = _gradients(rank, backend, False, split)
         assert not none
-        got, outcomes, ours = _gradients(rank, backend, True, split)
-        # The marks act in the workers.
+        got, outcomes, ours = _gradients(rank, backend, not automatic, split, automatic)
+        # The regions act in the workers.
         kept = outcomes.get("traced", 0) + outcomes.get("reused", 0)
         assert kept >= LAYERS and not outcomes.get("inlined"), outcomes
         assert ours <= graphs

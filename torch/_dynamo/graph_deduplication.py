@@ -16,6 +16,7 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import Node
 from torch._dynamo.region_outlining import Outliner, make_body, used_outside
+from torch._dynamo.region_repeats import MIN_NODES_SAVED, MIN_NODES_SAVED_IN_BODY
 from torch.utils._ordered_set import OrderedSet
 
 
@@ -34,27 +35,41 @@ def apply_graph_deduplication(output_graph: OutputGraph) -> dict[str, torch.fx.G
 
     Returns the bodies by the name under which they are installed in ``output_graph``.
     """
+    outliner = Outliner(output_graph)
+    outline_repeats(outliner, output_graph.graph, 0)
+    return outliner.bodies
+
+
+def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> None:
+    """Replaces repeated regions of ``graph``, which is a body inside ``depth`` others, by calls, in place."""
     from torch._dynamo.utils import counters
 
-    tracker = output_graph.region_tracker
+    tracker = outliner.tracker
     try:
-        groups = tracker.get_identical_regions(output_graph.graph)
+        least_saved = MIN_NODES_SAVED_IN_BODY if depth else MIN_NODES_SAVED
+        groups = tracker.find_groups(graph, outliner.numbers, least_saved)
     except Exception:
         if config.graph_deduplication_lint:
             raise
         # Nothing has been changed yet: the flat graph is right.
         log.warning("no regions were outlined: looking for them failed", exc_info=True)
         counters["graph_deduplication"]["failed"] += 1
-        return {}
-    outliner = Outliner(output_graph)
+        return
     for group in groups:
-        places = used_outside(group)
-        body, _ = make_body(group[0], places)
-        outliner.check(output_graph.graph, group, places, body)
-        name = outliner.install(body)
-        outliner.replace(output_graph.graph, group, places, name)
-        hierarchical_log.debug("%s: %d calls of a body of %d operators", name, len(group), len(group[0]))
+        regions = group.regions
+        places = used_outside(regions)
+        body, _ = make_body(regions[0], places)
+        outliner.check(graph, regions, places, body)
+        # A region that was called for has options of its own: None here.
+        whole = ((group.meaning, id(None)), tuple(places), depth)
+        name = outliner.names.get(whole) or outliner.install(body)
+        outliner.names[whole] = name
+        outliner.replace(graph, regions, places, name)
+        hierarchical_log.debug("%s: %d calls of a body of %d operators", name, len(regions), len(regions[0]))
     stats = tracker.stats
+    if depth:
+        counters["graph_deduplication"]["bodies_in_bodies"] += stats.groups
+        return
     for counter, value in (
         ("bodies", stats.groups),
         ("calls", stats.regions),
@@ -62,7 +77,6 @@ def apply_graph_deduplication(output_graph: OutputGraph) -> dict[str, torch.fx.G
         ("operators_outlined", stats.outlined),
     ):
         counters["graph_deduplication"][counter] += value
-    return outliner.bodies
 
 
 def _sorted_behind(nodes: Iterable[Node], blockers: Callable[[Node], Iterable[Node]]) -> list[Node]:

@@ -22,7 +22,7 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Container, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch._logging
 import torch.fx
@@ -40,7 +40,7 @@ from torch._dynamo.region_legality import (
     writes_a_list,
     written_operands,
 )
-from torch._dynamo.region_repeats import Repeat, find_repeats, is_worth_it, nodes_saved
+from torch._dynamo.region_repeats import MIN_NODES_SAVED, Repeat, find_repeats, nodes_saved
 from torch.utils._ordered_set import OrderedSet
 
 
@@ -74,6 +74,19 @@ class Stats:
     groups: int = 0
     regions: int = 0
     outlined: int = 0  # operators that are in a region
+
+
+class Group(NamedTuple):
+    """Identical regions, and what they mean."""
+
+    regions: list[Region]
+    meaning: Hashable
+
+
+def meaning(view: GraphView, sequence: list[int], start: int, length: int) -> Hashable:
+    """What a run of nodes is: equal for two runs, in any graphs numbered alike, iff one body serves both."""
+    end = start + length
+    return tuple(sequence[start:end]), view.signature(start, end)
 
 
 class GraphRegionTracker:
@@ -146,11 +159,17 @@ class GraphRegionTracker:
         group correspond.  A region is in program order; no node is in two.  Nodes of ``graph``
         that were never tracked are in none.
         """
+        return [group.regions for group in self.find_groups(graph, {})]
+
+    def find_groups(
+        self, graph: torch.fx.Graph, numbers: dict[Hashable, int], least_saved: int = MIN_NODES_SAVED
+    ) -> list[Group]:
+        """Like ``get_identical_regions``, with what the regions mean; ``numbers`` as for ``sequence``."""
         self.stats = Stats()
         view = GraphView(graph, self.written_operands)
         self.stats.operators = len(view.nodes)
-        numbers: dict[Hashable, int] = {}
-        groups = _Finder(view, self.sequence(view, numbers), self.stats).find()
+        sequence = self.sequence(view, numbers)
+        groups = _Finder(view, sequence, self.stats, least_saved).find()
         for group in groups:
             graph_expansion_log.debug(
                 "region group of %d x %d nodes, first region: %s",
@@ -159,7 +178,10 @@ class GraphRegionTracker:
                 view.nodes[group.starts[0] : group.starts[0] + group.length],
             )
         graph_expansion_log.debug("%s", self.stats)
-        return [[view.nodes[s : s + g.length] for s in g.starts] for g in groups]
+        return [
+            Group([view.nodes[s : s + g.length] for s in g.starts], meaning(view, sequence, g.starts[0], g.length))
+            for g in groups
+        ]
 
     def sequence(
         self, view: GraphView, numbers: dict[Hashable, int], wanted: Container[int] | None = None
@@ -248,9 +270,10 @@ class GraphRegionTracker:
 class _Finder:
     """Chooses region groups: matches repeats, fits them, checks their boundary, round by round."""
 
-    def __init__(self, view: GraphView, sequence: list[int], stats: Stats) -> None:
+    def __init__(self, view: GraphView, sequence: list[int], stats: Stats, least_saved: int) -> None:
         self.view = view
-        self.fitter = Fitter(view, RepeatBenefit())
+        self.benefit = RepeatBenefit(least_saved)
+        self.fitter = Fitter(view, self.benefit)
         self.sequence = sequence
         self.stats = stats
         # 1 for each position that is in a chosen region.
@@ -262,7 +285,7 @@ class _Finder:
             before = len(chosen)
             for repeat in self._candidates():
                 free = tuple(s for s in repeat.starts if self._is_free(s, s + repeat.length))
-                if is_worth_it(repeat.length, len(free)):
+                if self.benefit.of_runs(repeat.length, len(free)):
                     for group in self.fitter.settle(self._fit(repeat.length, free)):
                         self._take(group)
                         chosen.append(group)

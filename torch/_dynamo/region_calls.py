@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.exc import ObservedException, RestartAnalysis, TorchRuntimeError, Unsupported
+from torch._dynamo.region_candidates import Candidates
 from torch._dynamo.region_outcomes import CallOutcome, Outcome, RegionInlineReason, record
 
 
@@ -64,6 +65,11 @@ class RegionCall:
     # Why it is traced although the region was traced before, or why no other call may reuse it.
     miss: CannotReuse | None = None
     ended: bool = False
+    reused: bool = False
+    # Whether nobody asked for the region (region_candidates.py).
+    automatic: bool = False
+    # What traces it, given the callee, the frame and the arguments; when None, the callee does.
+    run: Callable[..., VariableTracker] | None = None
 
     @property
     def operands(self) -> list[Node]:
@@ -75,8 +81,9 @@ class RegionCall:
         """Records what became of the call, unless that was done before."""
         if not self.ended:
             self.ended = True
+            self.reused = outcome is Outcome.REUSED
             miss = self.miss.reason if self.miss is not None else None
-            record(CallOutcome(self.function, self.caller, outcome, reason, detail, miss))
+            record(CallOutcome(self.function, self.caller, outcome, reason, detail, miss, self.automatic))
 
 
 class RegionCalls:
@@ -90,6 +97,7 @@ class RegionCalls:
         self.observers: list[Observer] = []
         # What stands at a source when the frame begins.
         self.resolver: Resolver | None = None
+        self.candidates = Candidates()
         # Containers that a held index was used on, where what they hold was known before the call.
         self.indexed: dict[int, VariableTracker] = {}
 

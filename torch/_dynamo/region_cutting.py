@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch.fx
 from torch._dynamo import config
-from torch._dynamo.graph_region_tracker import Node, Region
+from torch._dynamo.graph_deduplication import outline_repeats
+from torch._dynamo.graph_region_tracker import Node, Region, meaning
 from torch._dynamo.region_boundary import GraphView
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_fitting import Fitter
@@ -30,6 +31,7 @@ from torch._dynamo.region_outcomes import Outcome, RegionInlineReason
 from torch._dynamo.region_outlining import Outliner, make_body, used_outside
 from torch._dynamo.region_repeats import MIN_REGION_NODES, Repeat
 from torch._dynamo.region_stamps import CalledPiece, Replacement, put_back_all, settle_stamps, wanted_by_stamps
+from torch._dynamo.utils import counters
 
 
 if TYPE_CHECKING:
@@ -38,17 +40,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def cut_out_calls(output_graph: OutputGraph) -> dict[str, torch.fx.GraphModule]:
-    """Replaces the calls of regions that were noted in ``output_graph.graph``, in place.
-
-    Returns the bodies by the name under which they are installed in ``output_graph``.
-    """
-    calls = output_graph.region_tracker.calls.outermost
-    if not calls:
-        return {}
-    cutter = _Cutter(output_graph)
-    cutter.cut(output_graph.graph, calls)
-    return cutter.outliner.bodies
+def cut_out_calls(output_graph: OutputGraph, outliner: Outliner) -> None:
+    """Replaces the calls of regions that were noted in ``output_graph.graph``, in place."""
+    if calls := output_graph.region_tracker.calls.outermost:
+        _Cutter(outliner).cut(output_graph.graph, calls)
 
 
 class CallBenefit:
@@ -59,8 +54,8 @@ class CallBenefit:
 
     least_calls = 1
 
-    def __init__(self, whole: int) -> None:
-        self.least_length = min((whole + 1) // 2, MIN_REGION_NODES)
+    def __init__(self, whole: int, automatic: bool) -> None:
+        self.least_length = MIN_REGION_NODES if automatic else min((whole + 1) // 2, MIN_REGION_NODES)
 
     def of_runs(self, length: int, calls: int) -> bool:
         return length >= self.least_length
@@ -77,6 +72,8 @@ class _Like(NamedTuple):
     options: int
     # Operators in the whole call; what is worth a call depends on it.
     whole: int
+    # Whether nobody asked for the region.
+    automatic: bool
 
 
 class _Piece(NamedTuple):
@@ -91,13 +88,9 @@ class _Piece(NamedTuple):
 class _Cutter:
     """Cuts calls out of the graph of a frame and, as they are made, out of its bodies."""
 
-    def __init__(self, output_graph: OutputGraph) -> None:
-        self.tracker = output_graph.region_tracker
-        self.outliner = Outliner(output_graph)
-        # key of a node -> its integer, for all graphs of the frame.
-        self.numbers: dict[Hashable, int] = {}
-        # what a body is, with the places that it returns and how deep it is called -> its name.
-        self.names: dict[Hashable, str] = {}
+    def __init__(self, outliner: Outliner) -> None:
+        self.tracker = outliner.tracker
+        self.outliner = outliner
 
     def cut(self, graph: torch.fx.Graph, calls: Iterable[RegionCall], depth: int = 0) -> None:
         """Cuts ``calls`` out of ``graph``, which is a body inside so many others."""
@@ -148,27 +141,33 @@ class _Cutter:
             for region, call in zip(piece.regions, piece.calls, strict=True):
                 called[id(call)][region[0]] = CalledPiece(region, places, name, options)
         for call in calls:
-            if call.stamps:
+            stamps = len(call.stamps)
+            if stamps:
                 replacement = Replacement(call, called.get(id(call), {}), self.tracker)
                 for stamp in call.stamps:
                     replacement.put(graph, stamp)
                 call.stamps.clear()
+            if call.automatic:
+                _count(called.get(id(call), {}).values(), 1 + stamps)
         for piece, places, name, options in ready:
             self.outliner.replace(graph, piece.regions, places, name, options)
 
     def _body(self, graph: torch.fx.Graph, piece: _Piece, places: list[int], depth: int) -> str:
         """The name of the body of ``piece`` that returns ``places``; makes it if there is none."""
         # AOTAutograd finds no body that a graph calls both itself and from inside another body.
-        meaning = (piece.meaning, tuple(places), depth)
+        whole = (piece.meaning, tuple(places), depth)
         body, copies = make_body(piece.regions[0], places)
         self.outliner.check(graph, piece.regions, places, body)
-        name = self.names.get(meaning)
+        name = self.outliner.names.get(whole)
         if name is None:
             for node in piece.regions[0]:
                 self.tracker.copy_track(node, copies[node])
             first = piece.calls[0]
             self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner], depth + 1)
-            name = self.names[meaning] = self.outliner.install(body, first.options)
+            if config.use_graph_deduplication:
+                outline_repeats(self.outliner, body, depth + 1)
+            name = self.outliner.names[whole] = self.outliner.install(body, first.options)
+            counters["graph_deduplication"]["bodies"] += first.automatic
         return name
 
 
@@ -182,7 +181,7 @@ class _Plan:
         # call -> positions of its operators, ascending.
         self.positions = {id(call): self._positions(call) for call in calls}
         wanted = {p for positions in self.positions.values() for p in positions}
-        self.sequence = cutter.tracker.sequence(self.view, cutter.numbers, wanted)
+        self.sequence = cutter.tracker.sequence(self.view, cutter.outliner.numbers, wanted)
 
     def _positions(self, call: RegionCall) -> list[int]:
         # Dynamo erases nodes at the end of a frame; an erased one has no position.
@@ -200,21 +199,25 @@ class _Plan:
             elif not runs:
                 flat[id(call)] = RegionInlineReason.NO_LEGAL_OPERATORS
             for start, end in runs:
-                like = _Like(tuple(self.sequence[start:end]), id(call.options), len(positions))
+                like = _Like(tuple(self.sequence[start:end]), id(call.options), len(positions), call.automatic)
                 by_keys[like].append((start, call))
         pieces = []
         kept: set[int] = set()
         for like, members in by_keys.items():
             owner = dict(members)
             run = Repeat(len(like.keys), tuple(sorted(owner)))
-            for repeat in Fitter(self.view, CallBenefit(like.whole)).settle(run):
+            for repeat in Fitter(self.view, CallBenefit(like.whole, like.automatic)).settle(run):
                 piece = self._piece(repeat, owner, like.options)
+                if like.automatic and not _is_stamped(piece.calls):
+                    for call in piece.calls:
+                        flat.setdefault(id(call), RegionInlineReason.NOT_REPEATED)
+                    continue
                 pieces.append(piece)
                 kept.update(map(id, piece.calls))
         for call in self.calls:
             if id(call) not in kept:
                 flat.setdefault(id(call), RegionInlineReason.NOTHING_INSIDE_BOUNDARY)
-        return pieces, [(call, flat[id(call)]) for call in self.calls if id(call) in flat]
+        return pieces, [(call, flat[id(call)]) for call in self.calls if id(call) not in kept]
 
     def _legal_runs(self, positions: list[int]) -> Iterator[tuple[int, int]]:
         """Ranges of consecutive positions that may all be in a body."""
@@ -236,8 +239,7 @@ class _Plan:
         begins = sorted(owner)
         calls = [owner[begins[bisect.bisect_right(begins, s) - 1]] for s in starts]
         regions = [self.view.nodes[s : s + repeat.length] for s in starts]
-        first, end = starts[0], starts[0] + repeat.length
-        return _Piece(regions, calls, (tuple(self.sequence[first:end]), self.view.signature(first, end), options))
+        return _Piece(regions, calls, (meaning(self.view, self.sequence, starts[0], repeat.length), options))
 
 
 def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: dict[Node, Node]) -> RegionCall:
@@ -251,8 +253,24 @@ def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: d
         [copies[n] for n in call.nodes if n in copies],
         [_inside(inner, call, body, copies) for inner in call.inner],
         miss=call.miss,
+        came_from=call.came_from,
         ended=ended,
+        automatic=call.automatic,
     )
+
+
+def _count(pieces: Iterable[CalledPiece], calls: int) -> None:
+    """Counts the calls of bodies that nobody asked for, where those are counted that the flag's search finds."""
+    counted = counters["graph_deduplication"]
+    for piece in pieces:
+        counted["calls"] += calls
+        for counter in ("operators", "operators_outlined"):
+            counted[counter] += calls * len(piece.region)
+
+
+def _is_stamped(calls: list[RegionCall]) -> bool:
+    """Whether one of ``calls`` was stamped out of another, or is what others were stamped out of."""
+    return any(call.stamps or call.came_from for call in calls)
 
 
 def _end_inside(call: RegionCall) -> None:

@@ -57,7 +57,7 @@ def call_region(
     except CannotReuse as e:
         opened.close()
         call.miss = e
-        return tx.output.region_tracker.calls.trace(tx, call, lambda: fn.call_function(tx, args, kwargs))
+        return tx.output.region_tracker.calls.trace(tx, call, lambda: _traced(tx, call, fn, args, kwargs))
     try:
         return _call(tx, call, fn, args, kwargs, held, limit)
     finally:
@@ -87,7 +87,7 @@ def _call(
     with Observer(tx) as observer:
         for each in (*held.constants, *held.variants[0].lists):
             observer.holding.add(each)
-        result = calls.trace(tx, call, lambda: fn.call_function(tx, held.args, held.kwargs))
+        result = calls.trace(tx, call, lambda: _traced(tx, call, fn, held.args, held.kwargs))
     try:
         if call.graph is None:
             return result  # rolled back, or in another graph
@@ -112,6 +112,16 @@ def _call(
     _add_looked_at(tx, entry, arguments, fn, args, kwargs)
     cache.add(entry, limit)
     return result
+
+
+def _traced(
+    tx: InstructionTranslatorBase,
+    call: RegionCall,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    return fn.call_function(tx, args, kwargs) if call.run is None else call.run(fn, tx, args, kwargs)
 
 
 class _Held:

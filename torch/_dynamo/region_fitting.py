@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from typing import Protocol
 
 from torch._dynamo.region_boundary import GraphView
-from torch._dynamo.region_repeats import CALL_COST, Repeat, is_worth_it
+from torch._dynamo.region_repeats import CALL_COST, MIN_NODES_SAVED, Repeat, is_worth_it
 
 
 # How often a run is split at nodes that break a boundary rule before the rest is left flat.
@@ -36,11 +36,14 @@ class RepeatBenefit:
 
     least_calls = 2
 
+    def __init__(self, least_saved: int = MIN_NODES_SAVED) -> None:
+        self.least_saved = least_saved
+
     def of_runs(self, length: int, calls: int) -> bool:
-        return is_worth_it(length, calls)
+        return is_worth_it(length, calls, least_saved=self.least_saved)
 
     def of_group(self, length: int, calls: int, results: int) -> bool:
-        return is_worth_it(length, calls, CALL_COST - 1 + results)
+        return is_worth_it(length, calls, CALL_COST - 1 + results, self.least_saved)
 
 
 class Fitter:

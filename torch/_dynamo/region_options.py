@@ -9,17 +9,29 @@ from torch.utils._config_module import Config, _ConfigEntry
 
 
 _VERIFY = "verify_region_reuse"
+_AUTOMATIC = "automatic_nested_compile_regions"
+_FLAG = "use_graph_deduplication"
 
 
 def _add(name: str, default: Any, env: str) -> None:
-    """Adds an option to stock's; the environment variable ``env`` sets its default."""
+    """Adds an option to stock's, or lets the environment variable ``env`` set the default of one of stock's."""
     options: dict[str, _ConfigEntry] = vars(config)["_config"]
-    options[name] = _ConfigEntry(Config(default=default, value_type=type(default), env_name_default=[env]), name)
+    entry = _ConfigEntry(Config(default=default, value_type=type(default), env_name_default=[env]), name)
+    if name in options:
+        entry.user_override = options[name].user_override
+    options[name] = entry
 
 
 _add(_VERIFY, False, "TORCH_REGIONS_VERIFY")
+_add(_AUTOMATIC, True, "TORCH_REGIONS_AUTOMATIC")
+_add(_FLAG, False, "TORCHDYNAMO_USE_GRAPH_DEDUPLICATION")
 
 
 def verifying() -> bool:
     """Whether each call of a region that could be stamped out is traced, and must be what was foretold."""
     return bool(getattr(config, _VERIFY))
+
+
+def automatic() -> bool:
+    """Whether calls of repeated modules become regions by themselves: the flag is on, and its part for modules."""
+    return bool(getattr(config, _FLAG)) and bool(getattr(config, _AUTOMATIC))

@@ -35,6 +35,7 @@ class RegionInlineReason(enum.Enum):
     NO_OPERATORS = "nothing that it computes is left in the graph"
     INSIDE_HIGHER_ORDER_OP = "it is called inside the body of another higher order operator"
     NO_LEGAL_OPERATORS = "none of its operators may be in a body"
+    NOT_REPEATED = "nobody asked for it, and no call was stamped out of it"
     NOTHING_INSIDE_BOUNDARY = "nothing is left of it between the values that may not cross a boundary"
     FAILED = "tracing or outlining it failed"
 
@@ -77,6 +78,8 @@ class CallOutcome:
     reason: RegionInlineReason | None = None
     detail: str = ""
     miss: ReuseMissReason | None = None
+    # Whether nobody asked for the region.
+    automatic: bool = False
 
 
 _kept: collections.deque[CallOutcome] = collections.deque(maxlen=MAX_OUTCOMES_KEPT)
@@ -87,6 +90,8 @@ def record(call: CallOutcome) -> None:
     from torch._dynamo.utils import counters
 
     counters["regions"][call.outcome.value] += 1
+    if call.automatic:
+        counters["regions"][f"automatic: {call.outcome.value}"] += 1
     if call.reason is not None:
         counters["regions"][f"inlined: {call.reason.value}"] += 1
     if call.miss is not None:

@@ -12,7 +12,7 @@ from scratch before and after each replacement, and a violation raises ``RegionI
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +39,10 @@ class Outliner:
         self.tracker: GraphRegionTracker = output_graph.region_tracker
         # name under which a body is installed -> the body
         self.bodies: dict[str, torch.fx.GraphModule] = {}
+        # key of a node -> its integer, for all graphs of the frame.
+        self.numbers: dict[Hashable, int] = {}
+        # what a body is, with the places that it returns and how deep it is called -> its name.
+        self.names: dict[Hashable, str] = {}
 
     def check(self, graph: torch.fx.Graph, group: list[Region], places: list[int], body: torch.fx.Graph) -> None:
         """Under lint: whether calls of ``body``, which returns ``places``, may replace ``group``."""

@@ -28,6 +28,7 @@ from torch._dynamo.region_listening import LISTENING
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+from torch._dynamo.variables.user_defined import InspectVariable
 
 
 if TYPE_CHECKING:
@@ -119,7 +120,10 @@ class Observer:
             held = self.holding.load_pending(item, name, value)
             if held is not value:
                 return held
-        self.read_pending.append(item)
+        if not isinstance(
+            item, InspectVariable
+        ):  # what inspect finds out of a function: Dynamo keeps it, nobody changes it
+            self.read_pending.append(item)
         return value
 
     def _count(self) -> tuple[int, ...]:
@@ -144,7 +148,8 @@ class Observer:
         paths = [p.element for p in condition.paths]
         self.sources.update(map(match.fates.transport, [*old, *condition.distinct, *paths, *condition.indices]))
         self.sources.update(condition.elsewhere.values())
-        self.read_pending += [t for t in condition.met if t.source is None]
+        # What can never be changed is no pending state.
+        self.read_pending += [t for t in condition.met if t.source is None and t.mutation_type is not None]
 
     def made_since(self) -> set[int]:
         """ids of the trackers of the objects that the call made."""

@@ -28,6 +28,8 @@ CALL_COST = 2
 MIN_REGION_NODES = 4
 # Fewer nodes saved than this do not pay for a body of their own.
 MIN_NODES_SAVED = 4
+# Inside a body, which is compiled once, it takes more: each call keeps the backend from fusing across it.
+MIN_NODES_SAVED_IN_BODY = 16
 # Inner nodes of the suffix tree whose occurrences are counted exactly, in one round.
 MAX_CANDIDATES = 48
 
@@ -45,9 +47,9 @@ def nodes_saved(length: int, count: int, call_cost: int = CALL_COST) -> int:
     return (count - 1) * length - count * call_cost
 
 
-def is_worth_it(length: int, count: int, call_cost: int = CALL_COST) -> bool:
+def is_worth_it(length: int, count: int, call_cost: int = CALL_COST, least_saved: int = MIN_NODES_SAVED) -> bool:
     """Whether outlining ``count`` equal runs pays; the one place that decides it."""
-    return count > 1 and length >= MIN_REGION_NODES and nodes_saved(length, count, call_cost) >= MIN_NODES_SAVED
+    return count > 1 and length >= MIN_REGION_NODES and nodes_saved(length, count, call_cost) >= least_saved
 
 
 def find_repeats(sequence: list[int]) -> list[Repeat]:
