@@ -92,10 +92,10 @@ def parts_of_key(
     pickler = CanonicalPickler(gm, symbols)
     try:
         graph = CanonicalGraph(gm, pickler.dumps)
+        _check_calls(graph)
+        return key_parts(graph, example_inputs, config, details, pickler.dumps, symbols)
     except UnkeyableGraph as reason:
         raise BypassAOTAutogradCache(str(reason)) from reason
-    _check_calls(graph)
-    return key_parts(graph, example_inputs, config, details, pickler.dumps, symbols)
 
 
 def _check_calls(graph: CanonicalGraph) -> None:

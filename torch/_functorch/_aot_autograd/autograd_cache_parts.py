@@ -6,8 +6,8 @@ without it; a field that stock has and this file does not know is a part too.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import io
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from torch._dynamo.region_identity import ambient_state, global_state_key
-from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph, UnkeyableGraph
 from torch._functorch._aot_autograd.canonical_inputs import SymbolNames, shared_memory
+from torch.fx.experimental import _config as symbolic_options
 
 
 # What goes wrong without each part of the key. The order is that in which a difference is reported.
@@ -35,6 +37,10 @@ PARTS: dict[str, str] = {
     "deterministic_algorithms": "a program that must be deterministic would run code that is not",
     "deterministic_algorithms_settings": "memory that must be filled would stay as it was, or warnings become errors",
     "default_dtype": "factories would make tensors of another dtype",
+    "cpu_capability": "code for instructions that this CPU lacks would run, on shared caches",
+    "symbolic_config": "sizes would have been taken for equal, or for larger than one, by other rules",
+    "what_to_recompute": "another estimate or solver would have chosen what to recompute",
+    "joint_custom_pass": "the user's pass would not have run, or another one",
     "default_device": "factories would make tensors on another device",
     "default_cuda_device_index": "a graph without tensor inputs would allocate on another device",
     "cuda_matmul_settings": "matrix products would have another precision",
@@ -67,7 +73,19 @@ PARTS: dict[str, str] = {
     "var_to_hint_override": "code tuned for other sizes than the user said would run",
 }
 # Fields of stock's details that parts above stand for: the graph with its names, symbols by name.
-_STOOD_FOR = frozenset({"gm", "example_inputs", "aot_config", "var_to_hint_override"})
+_STOOD_FOR = frozenset({"gm", "example_inputs", "aot_config", "autograd_config", "var_to_hint_override"})
+# How guards on sizes are decided while the graph is lowered.
+_SYMBOLIC_OPTIONS = (
+    "use_duck_shape",
+    "backed_size_oblivious",
+    "unify_view_symbols_bso_meta",
+    "aggressive_guard_free_semantics",
+    "symbol_guard_limit_before_specialize",
+    "meta_nonzero_assume_all_nonzero",
+    "skip_dtype_check_in_meta_registrations",
+)
+# Options that stock leaves out of its account of the configuration because they may be functions.
+_RECOMPUTE_OPTIONS = ("activation_memory_budget_runtime_estimator", "activation_memory_budget_solver")
 
 
 @dataclass
@@ -96,15 +114,21 @@ def key_parts(
     """The parts of a graph's key.
 
     ``details`` are stock's, ``serialize`` writes a value so that different values have different bytes.
-    Raises whatever ``serialize`` raises for what has no key.
+    Raises ``UnkeyableGraph`` and whatever ``serialize`` raises for what has no key.
     """
     parts = KeyParts(graph=graph)
     parts.add("graph", _plain_bytes([graph.targets, graph.records]))
     parts.add("inputs", serialize(details.example_inputs))
     parts.add("shared_memory", serialize(shared_memory(example_inputs)))
     parts.add("aot_config", serialize(_aot_config_values(aot_config)))
-    parts.add("ambient", serialize(_ambient_values()))
+    parts.add("ambient", serialize([torch.is_inference_mode_enabled(), *ambient_state(global_state_key())]))
     parts.add("default_device", str(torch.get_default_device()).encode())
+    parts.add("cpu_capability", torch.backends.cpu.get_cpu_capability().encode())
+    parts.add("symbolic_config", serialize([getattr(symbolic_options, n) for n in _SYMBOLIC_OPTIONS]))
+    parts.add("what_to_recompute", serialize([_name_only(getattr(functorch_config, n)) for n in _RECOMPUTE_OPTIONS]))
+    parts.add("joint_custom_pass", serialize(_pass_id(functorch_config.joint_custom_pass)))
+    # Stock's is a pickle in which equal strings may or may not be one.
+    parts.add("autograd_config", serialize(pickle.loads(details.autograd_config)))
     for name, value in vars(details).items():
         if name not in _STOOD_FOR:
             parts.add(name, serialize(value))
@@ -113,10 +137,24 @@ def key_parts(
     return parts
 
 
+def _name_only(choice: Any) -> str | None:
+    """The name of a choice that torch comes with; for the user's own, stock's details have an identifier."""
+    return choice if isinstance(choice, str) else None
+
+
+def _pass_id(function: Any) -> Any:
+    """Identifier of the user's pass.  Raises ``UnkeyableGraph`` if it has none."""
+    if function is None:
+        return None
+    uuid = getattr(function, "uuid", None)
+    identifier = uuid() if callable(uuid) else None
+    if identifier is None:
+        raise UnkeyableGraph("what joint_custom_pass does is not known: it has no uuid()")
+    return identifier
+
+
 def _plain_bytes(records: Any) -> bytes:
     """Bytes of nested plain values; without a memo, in which identical objects would differ from equal ones."""
-    import io
-
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream)
     pickler.fast = True
@@ -152,11 +190,3 @@ def _aot_config_values(config: Any) -> tuple[Any, ...]:
         config.force_non_lazy_backward_lowering,
         config._disable_torch_fn_metadata_mode,
     )
-
-
-def _ambient_values() -> tuple[Any, ...]:
-    mkldnn = torch.backends.mkldnn
-    values: list[Any] = [torch.is_inference_mode_enabled(), *ambient_state(global_state_key())]
-    with contextlib.suppress(AttributeError):
-        values += [mkldnn.fp32_precision, mkldnn.matmul.fp32_precision]  # type: ignore[attr-defined]
-    return tuple(values)
