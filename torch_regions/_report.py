@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any
 
@@ -9,8 +10,13 @@ from typing import Any
 def report() -> str:
     """A table of the calls of marked regions in this process: by function and outcome, with the reasons.
 
-    The latest 10,000 calls are known. Returns a line that says so when there are none.
+    The latest 10,000 calls are known. Returns a line that says so when there are none. Below it stands, for each graph
+    that AOTAutogradCache did not have, in what the nearest entry differs, or why it is not cached.
     """
+    return "\n".join([_calls(), *_cache()])
+
+
+def _calls() -> str:
     from importlib import import_module
 
     try:
@@ -25,6 +31,14 @@ def report() -> str:
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
     lines = ["  ".join((*(row[k].ljust(widths[k]) for k in range(3)), row[3])).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def _cache() -> list[str]:
+    misses = sys.modules.get("torch._functorch._aot_autograd.autograd_cache_misses")
+    if misses is None:  # nothing was looked up
+        return []
+    counted = Counter((told.outcome, told.reason) for told in misses.told())
+    return [f"compile cache: {outcome} ({n}): {reason}" for (outcome, reason), n in counted.items()]
 
 
 def _row(outcome: Any) -> tuple[str, str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.autograd_cache import (
+    AOTAutogradCache,
     AOTAutogradCacheDetails,
     AOTAutogradCachePickler,
     BypassAOTAutogradCache,
@@ -23,6 +24,7 @@ from torch._functorch._aot_autograd.autograd_cache import (
     create_fx_config,
     log,
 )
+from torch._functorch._aot_autograd.autograd_cache_misses import MAX_REMEMBERED, Summary, explain, save, tell
 from torch._functorch._aot_autograd.autograd_cache_parts import KeyParts, key_parts
 from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph, UnkeyableGraph
 from torch._functorch._aot_autograd.canonical_inputs import SymbolNames
@@ -35,6 +37,11 @@ _MODULE = "torch._functorch._aot_autograd.autograd_cache"
 _ABSENT = object()
 # Fields that Dynamo leaves on a graph module, and nothing below it may read while a key is made.
 _HIDDEN_FIELDS = ("meta", "compile_subgraph_reason", "_param_name_to_source", "_backend_id")
+
+
+# The key that is being looked up, and those that were not found, until their entry is saved.
+_asked: dict[str, KeyParts] = {}
+_missed: dict[str, Summary] = {}
 
 
 class CanonicalPickler(AOTAutogradCachePickler):
@@ -67,12 +74,15 @@ def autograd_cache_key(
         return stock(f"{_MODULE}:autograd_cache_key")(mod, example_inputs, config, compiler_config_extra)
     try:
         parts = parts_of_key(gm, example_inputs, config, compiler_config_extra)
-    except Exception:
+    except Exception as error:
+        tell("bypass", str(error).splitlines()[0] if str(error) else type(error).__name__)
         if functorch_config.bypass_autograd_cache_key:
             log.info("no AOTAutograd cache key for this graph, a random one instead", exc_info=True)
             return str(random.random()), []
         raise
     key = AOTAUTOGRAD_CACHE_PREFIX + sha256_hash(parts.text().encode())
+    _asked.clear()
+    _asked[key] = parts
     if not log.isEnabledFor(logging.DEBUG):
         return key, []
     lines = [f"[{digest}] {name}" for name, digest in parts.digests.items()]
@@ -93,6 +103,7 @@ def parts_of_key(
     try:
         graph = CanonicalGraph(gm, pickler.dumps)
         _check_calls(graph)
+        graph.let_go()
         return key_parts(graph, example_inputs, config, details, pickler.dumps, symbols)
     except UnkeyableGraph as reason:
         raise BypassAOTAutogradCache(str(reason)) from reason
@@ -105,6 +116,38 @@ def _check_calls(graph: CanonicalGraph) -> None:
     """
     nodes = types.SimpleNamespace(nodes=graph.examples.values())
     check_cacheable(types.SimpleNamespace(graph=nodes))  # type: ignore[arg-type]
+
+
+@replaces("AOTAutogradCache._lookup")
+@staticmethod
+def _lookup(
+    key: str, local: bool, remote: bool, args: list[Any], cache_info: dict[str, Any], aot_config: Any
+) -> tuple[Any, bytes] | None:
+    """The entry of a key.  If there is none, says why, in the log and for the report."""
+    found = stock(f"{_MODULE}:AOTAutogradCache._lookup")(key, local, remote, args, cache_info, aot_config)
+    parts = _asked.pop(key, None)
+    if found is not None or parts is None:
+        return found
+    if guards := cache_info.get("cache_status_guard_expr"):
+        why = tell("miss", f"an entry of this key is for other sizes: {guards}")
+    else:
+        # Other processes' entries are read only for whoever wants to know.
+        folder = AOTAutogradCache._get_tmp_dir() if local and log.isEnabledFor(logging.INFO) else None
+        _missed[key], why = explain(key, parts, folder)
+        if len(_missed) > MAX_REMEMBERED:  # never saved
+            _missed.pop(next(iter(_missed)))
+        tell("miss", why)
+    log.info("AOTAutograd cache miss for key %s: %s", key, why)
+    return None
+
+
+@replaces("AOTAutogradCache._write_to_local_cache")
+@staticmethod
+def _write_to_local_cache(key: str, content: bytes) -> None:
+    """Writes an entry, and beside it what another process's miss is compared with."""
+    stock(f"{_MODULE}:AOTAutogradCache._write_to_local_cache")(key, content)
+    if (summary := _missed.pop(key, None)) is not None:
+        save(summary, AOTAutogradCache._get_tmp_dir_for_key(key))
 
 
 @replaces

@@ -117,7 +117,7 @@ def key_parts(
     Raises ``UnkeyableGraph`` and whatever ``serialize`` raises for what has no key.
     """
     parts = KeyParts(graph=graph)
-    parts.add("graph", _plain_bytes([graph.targets, graph.records]))
+    parts.add("graph", plain_bytes([graph.targets, graph.records]))
     parts.add("inputs", serialize(details.example_inputs))
     parts.add("shared_memory", serialize(shared_memory(example_inputs)))
     parts.add("aot_config", serialize(_aot_config_values(aot_config)))
@@ -153,7 +153,7 @@ def _pass_id(function: Any) -> Any:
     return identifier
 
 
-def _plain_bytes(records: Any) -> bytes:
+def plain_bytes(records: Any) -> bytes:
     """Bytes of nested plain values; without a memo, in which identical objects would differ from equal ones."""
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream)

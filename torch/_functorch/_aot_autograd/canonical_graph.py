@@ -109,6 +109,11 @@ class CanonicalGraph:
             if isinstance(getattr(root, name, None), GraphModule):
                 self.records[0].append(("by name", name, self.body(getattr(root, name))))
 
+    def let_go(self) -> None:
+        """Keeps the records, and nothing of the graph."""
+        self.modules.clear()
+        self.examples.clear()
+
     def body(self, module: GraphModule) -> int:
         """Number of a body; its records are made when it is first met."""
         found = self._numbers.get(id(module))
@@ -164,6 +169,7 @@ class _Walk:
         self.records = records
         self.number: dict[Node, int] = {}
         self.fixed_before: dict[Node, int] = {}
+        self.attributes: dict[tuple[Any, ...], int] = {}
 
     def run(self) -> None:
         self.records.append(("module", self.module.training, self._module_meta()))
@@ -206,6 +212,9 @@ class _Walk:
                 self.graph.examples[node] = node
         elif op == "get_attr" or op == "call_module":
             target = self.graph.attribute(self.module, str(node.target))
+            if op == "get_attr":
+                self._attribute(node, target)
+                return
         else:
             target = None  # the name of a placeholder or of the output
         number, value = self.number, self._value
@@ -214,11 +223,17 @@ class _Walk:
             args[1] = self.graph.identifier(node.args[1])
         kwargs = node.kwargs
         named = sorted((k, value(v)) for k, v in kwargs.items()) if kwargs else None
-        # An attribute is the same wherever it is read.
-        place = None if op == "get_attr" else self.fixed_before[node]
         meta = None if _META_KEYS.isdisjoint(node.meta) else self._meta(node.meta)
         number[node] = len(self.records)
-        self.records.append((place, op, target, args, named, meta))
+        self.records.append((self.fixed_before[node], op, target, args, named, meta))
+
+    def _attribute(self, node: Node, target: tuple[Any, ...]) -> None:
+        # It is the same thing wherever, and however often, it is read.
+        found = self.attributes.get(target)
+        if found is None:
+            found = self.attributes[target] = len(self.records)
+            self.records.append(("attribute", *target))
+        self.number[node] = found
 
     def _meta(self, meta: dict[str, Any]) -> list[Any]:
         kept = [(k, self._described(meta[k])) for k in _META_READ if k in meta]
