@@ -13,6 +13,7 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m torch_regions verify
+	$(BIN)/python tools/redis_server.py
 	$(PYTEST) test
 
 test-overlay: $(READY)
@@ -36,4 +37,4 @@ $(READY): requirements.txt requirements-data.txt constraints.txt setup.py pyproj
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .redis build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

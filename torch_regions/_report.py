@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any
 
@@ -11,8 +12,13 @@ def report() -> str:
 
     Regions are what the program marks, and modules that Dynamo found to repeat: these are called automatic.
 
-    The latest 10,000 calls are known. Returns a line that says so when there are none.
+    The latest 10,000 calls are known. Returns a line that says so when there are none. Below it stands, for each graph
+    that AOTAutogradCache did not have, in what the nearest entry differs, or why it is not cached.
     """
+    return "\n".join([_calls(), *_cache()])
+
+
+def _calls() -> str:
     from importlib import import_module
 
     try:
@@ -27,6 +33,14 @@ def report() -> str:
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
     lines = ["  ".join((*(row[k].ljust(widths[k]) for k in range(3)), row[3])).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def _cache() -> list[str]:
+    misses = sys.modules.get("torch._functorch._aot_autograd.autograd_cache_misses")
+    if misses is None:  # nothing was looked up
+        return []
+    counted = Counter((told.outcome, told.reason) for told in misses.told())
+    return [f"compile cache: {outcome} ({n}): {reason}" for (outcome, reason), n in counted.items()]
 
 
 def _row(outcome: Any) -> tuple[str, str, str]:

@@ -223,3 +223,17 @@ def test_the_order_of_keywords_means_nothing():
 def test_operators_with_other_arguments_have_different_keys(pair):
     keys = _keys_of(pair, torch.randn(4, 4))
     assert len(set(keys)) == len(keys)
+
+
+def test_precision_that_a_backend_was_given():
+    """torch.get_float32_matmul_precision() raises then; a program without regions must compile."""
+    places = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
+    before = [place.fp32_precision for place in places]
+    plain = global_state_key()
+    try:
+        places[0].fp32_precision, places[1].fp32_precision = "bf16", "tf32"
+        assert global_state_key() != plain
+        assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3)).sum() == 6
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.fp32_precision = value

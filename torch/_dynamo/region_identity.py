@@ -70,13 +70,15 @@ _KERNEL_SWITCHES = tuple(
         "_get_cudnn_enabled",
         "_get_cudnn_benchmark",
         "_get_cudnn_deterministic",
-        "_get_cudnn_allow_tf32",
         "_get_mkldnn_enabled",
         "_get_mkldnn_deterministic",
         "_get_nnpack_enabled",
     )
     if hasattr(torch._C, name)
 )
+
+# (backend, operator) that may compute with fewer bits than float32 has.
+_PRECISIONS = tuple((backend, what) for backend in ("mkldnn", "cuda") for what in ("matmul", "conv", "rnn"))
 
 # Node annotations that a later pass reads; two calls that differ in one must not share a body.
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
@@ -170,6 +172,13 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
 _AMBIENT = 4
 
 
+def _precision(place: tuple[str, str]) -> str:
+    # Not torch.get_float32_matmul_precision() and its like: they raise where backends were given precisions of their
+    # own. Where none was given, it is that of float32.
+    found: str = torch._C._get_fp32_precision_getter(*place)
+    return "ieee" if found == "none" else found
+
+
 def global_state_key() -> tuple[Hashable, ...]:
     """Everything outside the graph that changes what an operator does, at this moment."""
     transform = torch._C._functorch.peek_interpreter_stack()
@@ -185,10 +194,9 @@ def global_state_key() -> tuple[Hashable, ...]:
         # Choice of kernels.
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.get_float32_matmul_precision(),
+        tuple(map(_precision, _PRECISIONS)),
         tuple(switch() for switch in _KERNEL_SWITCHES),
         tuple(torch._C._get_sdp_priority_order()),
-        torch._C._get_cublas_allow_tf32(),
         torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
         # dtype of what factories and Python numbers make.

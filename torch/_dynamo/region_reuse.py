@@ -218,7 +218,10 @@ def _condition(
     indices = {s: [g.create_fn for g in known[s]] for s in holding.indices - observer.sources if is_behind(s)}
     behind = dict.fromkeys(s for s in known if known[s] and is_behind(s) and s not in indices)
     guards = [_guard(guard, resolve) for s in behind for guard in known[s]]
-    met = {s for s in observer.looked_at() if is_behind(s)} | set(behind)
+    # In the order in which tracing met them: calls that are stamped out make the inputs of the graph in this order, and
+    # the order of a set of sources is another one in each process.
+    looked_at = sorted((s for s in observer.looked_at() if is_behind(s)), key=operator.attrgetter("name"))
+    met = list(dict.fromkeys((*behind, *looked_at)))
     elsewhere = _elsewhere(observer, roots, resolve)
     objects, distinct, same = _objects(tx, met, elsewhere, resolve)
     tensors = []
@@ -289,7 +292,7 @@ def _guard(guard: Any, resolve: Resolver) -> tuple[Any, Any, Any, Any] | None:
 
 
 def _objects(
-    tx: InstructionTranslatorBase, met: set[Source], elsewhere: dict[int, Source], resolve: Resolver
+    tx: InstructionTranslatorBase, met: list[Source], elsewhere: dict[int, Source], resolve: Resolver
 ) -> tuple[list[Any], list[Source], list[tuple[Source, Source]]]:
     """What objects at ``met`` look like, which are different ones, and which are one."""
     objects: list[Any] = []

@@ -1,0 +1,199 @@
+"""Overlay of torch._functorch._aot_autograd.autograd_cache: one key for one meaning.
+
+Stock's key is made from the code that the graph would print, so every name in it counts, and the graph is renamed,
+recompiled and renamed back on the way.  Ours is made from the graph's structure, and only reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import types
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.autograd_cache import (
+    AOTAutogradCache,
+    AOTAutogradCacheDetails,
+    AOTAutogradCachePickler,
+    BypassAOTAutogradCache,
+    check_cacheable,
+    create_fx_config,
+    log,
+)
+from torch._functorch._aot_autograd.autograd_cache_misses import MAX_REMEMBERED, Summary, explain, save, tell
+from torch._functorch._aot_autograd.autograd_cache_parts import KeyParts, key_parts
+from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph, UnkeyableGraph
+from torch._functorch._aot_autograd.canonical_inputs import SymbolNames
+from torch._inductor.codecache import AOTAUTOGRAD_CACHE_PREFIX, FxGraphCache, sha256_hash
+
+from torch_regions.overlay import replaces, stock
+
+
+_MODULE = "torch._functorch._aot_autograd.autograd_cache"
+_ABSENT = object()
+# Fields that Dynamo leaves on a graph module, and nothing below it may read while a key is made.
+_HIDDEN_FIELDS = ("meta", "compile_subgraph_reason", "_param_name_to_source", "_backend_id")
+
+
+# The key that is being looked up, and those that were not found, until their entry is saved.
+_asked: dict[str, KeyParts] = {}
+_missed: dict[str, Summary] = {}
+
+
+class CanonicalPickler(AOTAutogradCachePickler):
+    """Stock's pickler, but symbolic numbers are written with the names that ``symbols`` gives them."""
+
+    def __init__(self, gm: torch.fx.GraphModule, symbols: SymbolNames) -> None:
+        super().__init__(gm)
+        self._symbols = symbols
+        kinds = (torch.SymInt, torch.SymBool, torch.SymFloat)
+        self.dispatch_table = {**self.dispatch_table, **dict.fromkeys(kinds, self._reduce_symbolic)}
+
+    def _reduce_symbolic(self, number: Any) -> Any:
+        return (str, (type(number).__name__, self._symbols.text(number)))
+
+
+@replaces
+def autograd_cache_key(
+    mod: torch.fx.GraphModule | torch._dynamo.utils.GmWrapper,
+    example_inputs: Sequence[Any],
+    config: Any,
+    compiler_config_extra: Any = None,
+) -> tuple[str, list[str]]:
+    """A key that two graphs share if and only if they mean the same, whatever anything in them is called.
+
+    Raises ``BypassAOTAutogradCache`` for a graph that is not cached; under ``bypass_autograd_cache_key`` such a graph
+    gets a key of its own.  ``autograd_cache_normalize_inputs = False`` gives stock's key.
+    """
+    gm = mod.gm if isinstance(mod, torch._dynamo.utils.GmWrapper) else mod
+    if not functorch_config.autograd_cache_normalize_inputs or not isinstance(gm, torch.fx.GraphModule):
+        return stock(f"{_MODULE}:autograd_cache_key")(mod, example_inputs, config, compiler_config_extra)
+    try:
+        parts = parts_of_key(gm, example_inputs, config, compiler_config_extra)
+    except Exception as error:
+        tell("bypass", str(error).splitlines()[0] if str(error) else type(error).__name__)
+        if functorch_config.bypass_autograd_cache_key:
+            log.info("no AOTAutograd cache key for this graph, a random one instead", exc_info=True)
+            return str(random.random()), []
+        raise
+    key = AOTAUTOGRAD_CACHE_PREFIX + sha256_hash(parts.text().encode())
+    _asked.clear()
+    _asked[key] = parts
+    if not log.isEnabledFor(logging.DEBUG):
+        return key, []
+    lines = [f"[{digest}] {name}" for name, digest in parts.digests.items()]
+    log.debug("parts of the AOTAutograd cache key %s:\n%s", key, "\n".join(lines))
+    return key, lines
+
+
+def parts_of_key(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], config: Any, compiler_config_extra: Any
+) -> KeyParts:
+    """The parts of a graph's key.  Raises ``BypassAOTAutogradCache`` if the graph is not cached."""
+    from torch._functorch._aot_autograd.autograd_cache import _check_triton_cache_version
+
+    _check_triton_cache_version()
+    details = AOTAutogradCacheDetails(gm, example_inputs, config, create_fx_config(compiler_config_extra))
+    symbols = SymbolNames(example_inputs, FxGraphCache._get_shape_env())
+    pickler = CanonicalPickler(gm, symbols)
+    try:
+        graph = CanonicalGraph(gm, pickler.dumps)
+        _check_calls(graph)
+        graph.let_go()
+        return key_parts(graph, example_inputs, config, details, pickler.dumps, symbols)
+    except UnkeyableGraph as reason:
+        raise BypassAOTAutogradCache(str(reason)) from reason
+
+
+def _check_calls(graph: CanonicalGraph) -> None:
+    """Stock's check of every node, but of one call of each function, and of those in bodies too.
+
+    Stock looks at the outer graph only; what a body calls is in the artifact just the same.
+    """
+    nodes = types.SimpleNamespace(nodes=graph.examples.values())
+    check_cacheable(types.SimpleNamespace(graph=nodes))  # type: ignore[arg-type]
+
+
+@replaces("AOTAutogradCache._lookup")
+@staticmethod
+def _lookup(
+    key: str, local: bool, remote: bool, args: list[Any], cache_info: dict[str, Any], aot_config: Any
+) -> tuple[Any, bytes] | None:
+    """The entry of a key.  If there is none, says why, in the log and for the report."""
+    found = stock(f"{_MODULE}:AOTAutogradCache._lookup")(key, local, remote, args, cache_info, aot_config)
+    parts = _asked.pop(key, None)
+    if found is not None or parts is None:
+        return found
+    if guards := cache_info.get("cache_status_guard_expr"):
+        why = tell("miss", f"an entry of this key is for other sizes: {guards}")
+    else:
+        # Other processes' entries are read only for whoever wants to know.
+        folder = AOTAutogradCache._get_tmp_dir() if local and log.isEnabledFor(logging.INFO) else None
+        _missed[key], why = explain(key, parts, folder)
+        if len(_missed) > MAX_REMEMBERED:  # never saved
+            _missed.pop(next(iter(_missed)))
+        tell("miss", why)
+    log.info("AOTAutograd cache miss for key %s: %s", key, why)
+    return None
+
+
+@replaces("AOTAutogradCache._write_to_local_cache")
+@staticmethod
+def _write_to_local_cache(key: str, content: bytes) -> None:
+    """Writes an entry, and beside it what another process's miss is compared with."""
+    stock(f"{_MODULE}:AOTAutogradCache._write_to_local_cache")(key, content)
+    if (summary := _missed.pop(key, None)) is not None:
+        save(summary, AOTAutogradCache._get_tmp_dir_for_key(key))
+
+
+@replaces
+@contextlib.contextmanager
+def sanitize_gm_for_cache(gm: torch.fx.GraphModule) -> Generator[None, None, None]:
+    """Hides what Dynamo left on a graph module from whoever makes a key inside; afterwards all is as before."""
+    from torch._functorch._aot_autograd.autograd_cache import normalize_placeholder_names
+
+    kept = {name: getattr(gm, name, _ABSENT) for name in _HIDDEN_FIELDS}
+    try:
+        for name in _HIDDEN_FIELDS:
+            setattr(gm, name, {} if name == "meta" else None)
+        with normalize_placeholder_names(gm):
+            yield
+    finally:
+        for name, value in kept.items():
+            if value is _ABSENT:
+                delattr(gm, name)
+            else:
+                setattr(gm, name, value)
+
+
+@replaces
+@contextlib.contextmanager
+def normalize_placeholder_names(gm: torch.fx.GraphModule) -> Generator[None, None, None]:
+    """Inside, placeholders are called p_0, p_1, ...; those of symbolic sizes keep their names.
+
+    Afterwards names, namespace and code are as before, also when something inside raises.  Keys are made without it:
+    it serves callers that print the graph.
+    """
+    if not functorch_config.autograd_cache_normalize_inputs or not hasattr(gm, "graph"):
+        yield
+        return
+    namespace = gm.graph._graph_namespace
+    used, counts, names = set(namespace._used_names), dict(namespace._base_count), dict(namespace._obj_to_name)
+    renamed = []
+    try:
+        for node in gm.graph.find_nodes(op="placeholder", sort=True):
+            if node.type != torch.SymInt:
+                renamed.append((node, node.name, node.target))
+                node.target = f"p_{len(renamed) - 1}"
+                node._rename(node.target)
+        gm.recompile()
+        yield
+    finally:
+        for node, name, target in renamed:
+            node.name, node.target = name, target
+        namespace._used_names, namespace._base_count, namespace._obj_to_name = used, counts, names
+        gm.recompile()

@@ -1,0 +1,106 @@
+"""The inputs of a graph as values, with symbols of sizes numbered by where they occur first.
+
+A symbol is named after the argument it was first seen in, so two programs whose arguments have other names have other
+symbols.  What a symbol may be, and which sizes share one, is what compiled code depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+class SymbolNames:
+    """Names for the symbols in ``inputs``: s0, s1, ... in the order in which they occur there."""
+
+    def __init__(self, inputs: Sequence[Any], shape_env: Any) -> None:
+        self.shape_env = shape_env
+        self.names: dict[sympy.Symbol, sympy.Symbol] = {}
+        expressions = list(_expressions(inputs))
+        compound = []
+        for expression in expressions:
+            if isinstance(expression, sympy.Symbol):
+                self._name(expression)
+            else:
+                compound.append(expression)
+        # Symbols that never occur alone: in an order that depends on their names, so perhaps a miss, never a wrong hit.
+        for expression in compound:
+            for symbol in sorted(expression.free_symbols, key=str):
+                self._name(symbol)
+
+    def _name(self, symbol: sympy.Symbol) -> sympy.Symbol:
+        name = self.names.get(symbol)
+        if name is None:
+            assumptions = {k: v for k, v in symbol.assumptions0.items() if v is not None}
+            name = self.names[symbol] = sympy.Symbol(f"s{len(self.names)}", **assumptions)
+        return name
+
+    def text(self, number: Any) -> str:
+        """A symbolic number as text that does not depend on how its symbols are called."""
+        expression = number.node.expr
+        for symbol in sorted(expression.free_symbols, key=str):
+            self._name(symbol)
+        return str(expression.xreplace(self.names))
+
+    def facts(self) -> list[Any]:
+        """What the shape environment takes for granted of each symbol, where no guard says so."""
+        env = self.shape_env
+        if env is None:
+            return []
+        facts: list[Any] = [repr(env.settings)]
+        for symbol, name in self.names.items():
+            bounds = env.var_to_range.get(symbol)
+            facts.append(
+                (
+                    str(name),
+                    str(symbol.assumptions0.get("integer")),
+                    None if bounds is None else (str(bounds.lower), str(bounds.upper)),
+                    symbol in env.size_like,
+                    symbol in env.backed_var_to_val,
+                    env.var_to_hint_override.get(symbol),
+                )
+            )
+        return facts
+
+
+def _expressions(inputs: Sequence[Any]) -> Iterator[Any]:
+    numbers: list[Any] = []
+    for value in inputs:
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            numbers.append(value)
+        elif isinstance(value, FakeTensor) and value._has_symbolic_sizes_strides:
+            numbers += [*value.shape, *(value.stride() if value.layout == torch.strided else ())]
+    for number in numbers:
+        if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+            yield number.node.expr
+
+
+def shared_memory(inputs: Sequence[Any]) -> list[Any]:
+    """Which inputs share memory, and how: AOTAutograd compiles a program that writes to one of them for that."""
+    users: dict[StorageWeakRef, list[int]] = {}
+    for place, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided and not _is_wrapper(value):
+            users.setdefault(StorageWeakRef(value.untyped_storage()), []).append(place)
+    shared = []
+    for places in users.values():
+        if len(places) > 1:
+            first = {id(inputs[p]): p for p in reversed(places)}
+            shared.append([_view(p, inputs, first) for p in places])
+    return shared
+
+
+def _is_wrapper(value: torch.Tensor) -> bool:
+    return type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter)
+
+
+def _view(place: int, inputs: Sequence[Any], first: dict[int, int]) -> tuple[Any, ...]:
+    tensor = inputs[place]
+    base = tensor._base
+    # The same tensor twice, a view of another input, views of one base: each is handled in its own way.
+    seen = None if base is None else first.setdefault(id(base), -1 - len(first))
+    return place, first[id(tensor)], tensor.storage_offset(), seen, base is not None and base.requires_grad

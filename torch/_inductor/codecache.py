@@ -1,0 +1,68 @@
+"""Overlay of torch._inductor.codecache: an entry that cannot be read is told once, in a line."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+from collections.abc import Generator
+from typing import Any
+
+from torch._inductor.codecache import log
+
+from torch_regions.overlay import replaces
+
+
+# Entries that could not be read, so that each is told of once.
+_unreadable: set[str] = set()
+
+
+@replaces("GuardedCache.iterate_over_candidates")
+@classmethod
+def iterate_over_candidates(
+    cls: Any, local: bool, remote_cache: Any, key: str
+) -> Generator[tuple[Any, bytes, bool], None, None]:
+    """Entries of a key with their bytes, and whether they are local. An unreadable entry is passed over."""
+    folder = cls._get_tmp_dir_for_key(key)
+    if local and os.path.isdir(folder):
+        for name in sorted(os.listdir(folder)):
+            # Files that another process is writing begin with a dot.
+            if name.startswith("."):
+                continue
+            path = os.path.join(folder, name)
+            try:
+                with open(path, "rb") as file:
+                    content = file.read()
+                entry = _entry(content)
+            except FileNotFoundError:
+                continue  # removed since the folder was listed
+            except Exception as error:
+                _say(path, error)
+                continue
+            yield entry, content, True
+    if remote_cache:
+        try:
+            found = remote_cache.get(key)
+            if found is None:
+                return
+            content = base64.b64decode(found["data"])
+            entry = _entry(content)
+        except Exception as error:
+            _say(f"{key} in {type(remote_cache).__name__}", error)
+            return
+        yield entry, content, False
+
+
+def _entry(content: bytes) -> Any:
+    """The entry that was stored.  Raises if it is none."""
+    entry = pickle.loads(content)
+    if not hasattr(entry, "guards_expr"):
+        raise TypeError(f"{type(entry).__name__} is no entry of a compile cache")
+    return entry
+
+
+def _say(place: str, error: Exception) -> None:
+    if place not in _unreadable:
+        _unreadable.add(place)
+        log.warning("cache entry %s cannot be read, and is compiled anew: %s: %s", place, type(error).__name__, error)
+        log.debug("why it cannot be read", exc_info=error)
