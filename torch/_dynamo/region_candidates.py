@@ -122,10 +122,10 @@ class Candidates:
         """Whether a module like this one was tried and is left flat: what it is made of had better stay together."""
         return bool(self._refused) and _is_block(module) and self._shapes.of(module) in self._refused
 
-    def learn(self, module: Module, call: RegionCall, reused: bool) -> None:
+    def learn(self, module: Module, call: RegionCall) -> None:
         """Notes what became of a call of ``module``."""
         shape = self._shapes.of(module)
-        self._ahead[shape] += -1 if reused else 1
+        self._ahead[shape] += -1 if call.reused else 1
         final = call.miss is not None and call.miss.reason in _FINAL
         if final or self._ahead[shape] >= MAX_TRACES_AHEAD:
             self.refuse(module)

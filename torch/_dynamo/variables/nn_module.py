@@ -45,7 +45,7 @@ def call_function(
     except Exception:
         candidates.refuse(self.value)
         raise
-    candidates.learn(self.value, call, call.reused)
+    candidates.learn(self.value, call)
     return result
 
 
