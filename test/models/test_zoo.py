@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch._dynamo
-from marked import state
+from marked import some, state
 from torch._dynamo.utils import counters
 
-from benchmarks.zoo import ARCHITECTURES, build
+from benchmarks.zoo import ARCHITECTURES
+from benchmarks.zoo_more import MORE, build
 
 
 STEPS = 2
@@ -104,3 +105,15 @@ def test_no_more_operators_are_left_than_stock_leaves(name):
         assert graphs == 1
         if stock is not None:
             assert operators <= stock
+
+
+# One call of the block is traced at least, and one is stamped out of it, with the layers that the test has.
+REUSED = ["albert", "opt", "gemma2", "distilbert", "encoder"]
+
+
+@pytest.mark.parametrize("name", some(MORE, [n for n in MORE if n not in ("lstm", "unet")]))
+def test_what_nobody_marks_as_eager(name):
+    wanted, got = (_train_and_infer(name, 3, backend, flag) for backend, flag in ((None, False), ("aot_eager", True)))
+    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+    if name in REUSED:
+        assert counters["regions"]["automatic: reused"] >= 1
