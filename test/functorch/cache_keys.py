@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import autograd_cache_key
 
 
@@ -41,8 +42,9 @@ def keys_of(program: Callable[..., Any], *args: Any, dynamic: bool | None = Fals
         except Exception as reason:
             keys.append(f"{type(reason).__name__}: {reason}")
         assert nodes == [(id(n), n.name, n.target) for n in gm.graph.nodes]
-        assert fields.keys() == gm.__dict__.keys()
-        assert all(fields[k] is v for k, v in gm.__dict__.items())
+        if functorch_config.autograd_cache_normalize_inputs:  # stock's key recompiles
+            assert fields.keys() == gm.__dict__.keys()
+            assert all(fields[k] is v for k, v in gm.__dict__.items())
         return gm.forward
 
     torch._dynamo.reset()

@@ -103,22 +103,31 @@ def test_arguments_that_are_written():
     check(other, (torch.randn(4), torch.randn(4)), hit=True)
 
 
+def separate() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(8), torch.zeros(8)
+
+
+def one_tensor_twice() -> tuple[torch.Tensor, torch.Tensor]:
+    base = torch.zeros(8)
+    return base, base.view(8)
+
+
+def overlapping() -> tuple[torch.Tensor, torch.Tensor]:
+    base = torch.zeros(10)
+    return base[:8], base[2:]
+
+
 def test_arguments_that_share_memory():
-    """Stock has one key for both calls, and loses the write in the second."""
+    """Stock has one key for all three calls, and loses the write in the others than the first."""
 
     def program(x, y):
+        z = y * 2
         x.add_(1)
-        return y * 2
+        return z + y.flip(0)
 
-    apart = torch.zeros(8), torch.zeros(8)
-    torch._dynamo.reset()
-    assert torch.compile(program)(*apart).tolist() == [0.0] * 8
-    torch._dynamo.reset()
-    base = torch.zeros(8)
-    assert torch.compile(program)(base, base.view(2, 4)).tolist() == [[2.0] * 4] * 2
-    torch._dynamo.reset()
-    base = torch.zeros(8)
-    assert torch.compile(program)(base[:6], base[2:]).tolist() == [2.0] * 4 + [0.0] * 2
+    for arguments in (separate, one_tensor_twice, overlapping):
+        torch._dynamo.reset()
+        assert torch.compile(program)(*arguments()).tolist() == program(*arguments()).tolist(), arguments
 
 
 def test_order_of_independent_operators():

@@ -156,6 +156,10 @@ def sanitize_gm_for_cache(gm: torch.fx.GraphModule) -> Generator[None, None, Non
     """Hides what Dynamo left on a graph module from whoever makes a key inside; afterwards all is as before."""
     from torch._functorch._aot_autograd.autograd_cache import normalize_placeholder_names
 
+    if not functorch_config.autograd_cache_normalize_inputs:
+        with stock(f"{_MODULE}:sanitize_gm_for_cache")(gm):
+            yield
+        return
     kept = {name: getattr(gm, name, _ABSENT) for name in _HIDDEN_FIELDS}
     try:
         for name in _HIDDEN_FIELDS:
