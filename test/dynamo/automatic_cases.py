@@ -20,6 +20,13 @@ class Block(torch.nn.Module):
         return x + self.norm(self.linear(x)).relu() * self.scale
 
 
+X = torch.linspace(-1, 1, 8).view(2, 4)
+
+
+def blocks(n=4):
+    return [Block(4) for _ in range(n)]
+
+
 class Stack(torch.nn.Module):
     def __init__(self, layers):
         super().__init__()
@@ -29,6 +36,34 @@ class Stack(torch.nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class Odd(torch.nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.norm = torch.nn.LayerNorm(4)
+        self.k = k
+        self.act = torch.nn.GELU() if k % 2 else torch.nn.ReLU()
+
+    def forward(self, x):
+        return x + self.act(self.norm(self.linear(x)))
+
+
+class Switched(torch.nn.Module):
+    def __init__(self, on):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.norm = torch.nn.LayerNorm(4)
+        self.on = on
+
+    def forward(self, x):
+        h = self.norm(self.linear(x))
+        return h.sin() + x if self.on else h.cos() - x
+
+
+def twice(module, x):
+    return type(module).forward(module, x) * 2
 
 
 def check(build, *args, backend="aot_eager", fullgraph=True, verify=True, regions=True):
