@@ -120,9 +120,8 @@ class Observer:
             held = self.holding.load_pending(item, name, value)
             if held is not value:
                 return held
-        if not isinstance(
-            item, InspectVariable
-        ):  # what inspect finds out of a function: Dynamo keeps it, nobody changes it
+        # What inspect finds out of a function is kept by Dynamo, and nobody changes it.
+        if not isinstance(item, InspectVariable):
             self.read_pending.append(item)
         return value
 
