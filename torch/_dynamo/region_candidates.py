@@ -70,8 +70,6 @@ _FINAL = frozenset(
 class _Scope:
     """The frame, or the body of a candidate."""
 
-    # None for the frame.
-    owner: Module | None
     # ids of the modules that are candidates here.
     candidates: set[int] = dataclasses.field(default_factory=set)
     # Shapes of the modules that were called here.
@@ -83,7 +81,7 @@ class Candidates:
 
     def __init__(self) -> None:
         self._shapes = _Shapes()
-        self._scopes = [_Scope(None)]
+        self._scopes = [_Scope()]
         # ids of the modules from which candidates were looked for.
         self._searched: set[int] = set()
         self._refused: set[int] = set()
@@ -93,7 +91,7 @@ class Candidates:
     def accepts(self, tx: InstructionTranslatorBase, module: Module, source: Source) -> bool:
         """Whether a call of ``module``, which is found at ``source``, is to be a region."""
         scope = self._scopes[-1]
-        inner = scope.owner is not None
+        inner = len(self._scopes) > 1
         if not inner:
             self._search(tx, module, source)
         if not _is_block(module):
@@ -110,9 +108,7 @@ class Candidates:
     @contextlib.contextmanager
     def inside(self, module: Module) -> Iterator[None]:
         """Meanwhile, a call of ``module`` is traced."""
-        scope = _Scope(module)
-        scope.candidates = self._twins(module.children(), _is_inner_block, MIN_INNER_TWINS)
-        self._scopes.append(scope)
+        self._scopes.append(_Scope(self._twins(module.children(), _is_inner_block, MIN_INNER_TWINS)))
         try:
             yield
         finally:

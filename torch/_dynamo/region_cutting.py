@@ -166,7 +166,7 @@ class _Cutter:
             self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner], depth + 1)
             if config.use_graph_deduplication:
                 outline_repeats(self.outliner, body, depth + 1)
-            name = self.outliner.names[whole] = self.outliner.install(body, first.options)
+            name = self.outliner.install(whole, body, first.options)
             counters["graph_deduplication"]["bodies"] += first.automatic
         return name
 

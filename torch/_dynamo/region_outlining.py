@@ -51,14 +51,14 @@ class Outliner:
             for region in group:
                 _check_body(body, region, inputs_of(region), places)
 
-    def install(self, body: torch.fx.Graph, options: Any = None) -> str:
-        """Installs a body, which may call others that are installed; returns its name."""
+    def install(self, whole: Hashable, body: torch.fx.Graph, options: Any = None) -> str:
+        """Installs the body that ``whole`` means, which may call others that are installed; returns its name."""
         called = {str(n.target): self.bodies[str(n.target)] for n in body.find_nodes(op="get_attr")}
         module = torch.fx.GraphModule(called, body)
         module.meta[OUTLINED] = True
         if options is not None:
             module.meta["nested_region_config"] = options
-        name = self.output_graph.install_subgraph("subgraph", module)
+        name = self.names[whole] = self.output_graph.install_subgraph("subgraph", module)
         self.bodies[name] = module
         return name
 
