@@ -52,9 +52,9 @@ def measure(name: str, layers: int) -> dict[str, tuple[float, float]]:
     sizes: list[int] = []
     check = region_reuse._check
 
-    def sized(tx: Any, condition: Any, fates: Any) -> None:
-        sizes.append(_observations(condition))
-        check(tx, condition, fates)
+    def sized(tx: Any, arguments: Any, entry: Any, fates: Any) -> None:
+        sizes.append(_observations(entry.condition))
+        check(tx, arguments, entry, fates)
 
     with (
         mock.patch.object(region_entries, "_Held", _timed(fingerprints, region_entries._Held)),

@@ -58,7 +58,8 @@ class InvokeSubgraphReuseCondition:
     # Elements that were found by a held index, in the order in which they were found. Without them, each call would
     # use the traced call's element.
     paths: list[Any]
-    # source -> makers of the guards of numbers that were used as an index only: guarded, but free to differ.
+    # source -> makers of the guards of numbers that were used as an index only, and of opaque objects that operators
+    # take whatever they are: guarded, but free to differ.
     indices: dict[Any, list[Any]]
     # Trackers of existing objects that the call met. Reuse is refused when the frame changes one: a guard is
     # about the object as it was when the frame began.

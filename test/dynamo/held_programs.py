@@ -512,7 +512,7 @@ PROGRAMS = {
     statistics_of_a_batch_norm: None,
     thirty_six_layers: 2,  # one for each scale
     list_that_is_appended_to: 1,
-    list_of_the_caller_that_is_appended_to: 2,
+    list_of_the_caller_that_is_appended_to: 1,
     list_that_is_appended_to_and_read: None,
     list_that_is_read_before_it_is_appended_to: None,
     list_that_is_there_twice: None,

@@ -138,3 +138,134 @@ def test_an_argument_that_the_body_does_not_read_is_not_guarded(calls):
         f(X, torch.ones(4, 2).t())
         counts.append(counter.frame_count)
     assert counts == [1, 1]
+
+
+class Part:
+    """An object with parts, as a layer of a model has them."""
+
+    def __init__(self, **parts):
+        self.__dict__.update(parts)
+
+
+def compiles_after(make, changes):
+    """For the marked and the unmarked body: how often was compiled after the first call and after each change."""
+    counts = []
+    for mark in (unmarked, region):
+        torch._dynamo.reset()
+        counters.clear()
+        body, parts = make()
+        marked = mark(body)
+        counter = CompileCounterWithBackend("eager")
+
+        def program(x, marked=marked, parts=parts):
+            for part in parts:
+                x = marked(part, x)
+            return x
+
+        run = torch.compile(program, backend=counter)
+        after = []
+        for change in (lambda parts: None, *changes):
+            change(parts)
+            wanted = X
+            for part in parts:
+                wanted = body(part, wanted)
+            torch.testing.assert_close(run(X), wanted)
+            after.append(counter.frame_count)
+        counts.append(after)
+    assert counters["regions"]["reused"] > 0
+    return counts
+
+
+def numbered(body):
+    return lambda: (body, [Part(k=7, inner=Part(k=3)) for _ in range(4)])
+
+
+def all_to(k):
+    def change(parts):
+        for part in parts:
+            part.k = part.inner.k = k
+
+    return change
+
+
+def one_to(i, k):
+    def change(parts):
+        parts[i].k = k
+
+    return change
+
+
+def read_by_the_body(part, x):
+    return x.sin() * part.k
+
+
+def read_by_a_function_of_the_body(part, x):
+    def deep(inner):
+        return inner.k + 1
+
+    return x.sin() * deep(part.inner) + deep(part)
+
+
+@pytest.mark.parametrize("body", [read_by_the_body, read_by_a_function_of_the_body], ids=lambda b: b.__name__)
+def test_numbers_behind_reused_arguments_turn_dynamic_as_without_the_mark(body):
+    changes = [all_to(8), all_to(9), all_to(10), one_to(2, 11), one_to(3, 12), one_to(0, 13)]
+    flat, marked = compiles_after(numbered(body), changes)
+    assert marked == flat
+    assert flat[-1] > flat[0]
+
+
+def test_sizes_behind_reused_arguments_turn_dynamic_as_without_the_mark():
+    def weigh(x, w):
+        return x.sin() * w.sum()
+
+    def body(part, x):
+        return weigh(x, part.w)
+
+    def resize(size):
+        def change(parts):
+            for part in parts:
+                part.w = torch.ones(size)
+
+        return change
+
+    flat, marked = compiles_after(
+        lambda: (body, [Part(w=torch.ones(3)) for _ in range(4)]), [resize(4), resize(5), resize(6)]
+    )
+    assert marked == flat
+    assert flat[-1] > flat[0]
+
+
+def test_objects_that_reused_calls_share_are_guarded_to_be_one():
+    def make():
+        shared = Part(k="a")
+        return lambda part, x: x.sin() if part.inner.k == "a" else x.cos(), [
+            Part(inner=Part(k="a")),
+            Part(inner=shared),
+            Part(inner=shared),
+            Part(inner=Part(k="a")),
+        ]
+
+    def part_them(parts):
+        parts[2].inner = Part(k="a")
+
+    def rename(parts):
+        parts[1].inner.k = "b"
+
+    flat, marked = compiles_after(make, [part_them, rename])
+    assert marked == flat == [1, 2, 3]
+
+
+def test_lists_and_tensors_that_reused_calls_share_are_guarded_to_be_one():
+    def make():
+        names, w = ["a", "b"], torch.ones(4)
+        each = [(["a", "b"], torch.ones(4)), (names, w), (names, w), (["a", "b"], torch.ones(4))]
+        return lambda part, x: x * part.w if "a" in part.names else x, [Part(names=n, w=w) for n, w in each]
+
+    def part_lists(parts):
+        parts[2].names = ["a", "b"]
+
+    def part_tensors(parts):
+        parts[2].w = torch.ones(4)
+
+    flat, marked = compiles_after(make, [part_lists, part_tensors])
+    assert marked == flat == [1, 2, 3]

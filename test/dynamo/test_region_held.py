@@ -8,10 +8,14 @@ import copy
 import pytest
 import torch
 import torch._dynamo
+from held_lists import LISTS
 from held_programs import PROGRAMS, X
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_leaves
+
+
+ALL = {**PROGRAMS, **LISTS}
 
 
 def _state(thing):
@@ -19,7 +23,7 @@ def _state(thing):
         return [{k: v for k, v in vars(m).items() if k in ("calls", "last")} for m in thing.modules()], dict(
             thing.state_dict()
         )
-    if isinstance(thing, list):
+    if isinstance(thing, (list, tuple)):
         return [_state(item) for item in thing]
     return dict(vars(thing)) if hasattr(thing, "__dict__") else thing
 
@@ -38,7 +42,7 @@ def _seen(make, mark, compiled):
 
 
 @pytest.mark.parametrize("verified", [False, True], ids=["reused", "verified"])
-@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
 def test_as_without_a_mark(make, verified):
     wanted = _seen(make, lambda body: body, False)
     counters.clear()
@@ -46,14 +50,14 @@ def test_as_without_a_mark(make, verified):
         assert _seen(make, torch.compiler.nested_compile_region, True) == wanted
 
 
-@pytest.mark.parametrize("make", [m for m, traced in PROGRAMS.items() if traced], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [m for m, traced in ALL.items() if traced], ids=lambda make: make.__name__)
 def test_traced_no_more_often_than_needed(make):
     torch._dynamo.reset()
     counters.clear()
     program, _ = make(torch.compiler.nested_compile_region)
     with torch.no_grad():
         torch.compile(program, backend="eager", fullgraph=True)(X)
-    assert counters["regions"]["traced"] == PROGRAMS[make]
+    assert counters["regions"]["traced"] == ALL[make]
     calls = counters["regions"]["traced"] + counters["regions"]["reused"]
     assert calls >= 3 and counters["regions"]["inlined"] == 0
 
@@ -81,7 +85,7 @@ def _trained(make, mark, backend):
     return seen, False
 
 
-@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
 def test_trained_as_in_eager(make):
     wanted, wanted_refusal = _trained(make, lambda body: body, None)
     with torch._dynamo.config.patch(graph_deduplication_lint=True):

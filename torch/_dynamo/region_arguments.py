@@ -21,6 +21,7 @@ from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_held import Held, HeldConstant, HeldList
 from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
+from torch._dynamo.region_transport import resolver
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import (
@@ -111,12 +112,10 @@ class Arguments:
         return self._key_of(tracker)
 
     def _hold_list(self, held: HeldList) -> Hashable:
-        at_bottom: VariableTracker = held
-        while type(at_bottom) is HeldList:
-            at_bottom = at_bottom.held.unwrap()
-        if id(at_bottom) in self._numbers:
+        identity = held.identity(self._tx)
+        if id(identity) in self._numbers:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "a list that is there twice")
-        self._numbers[id(at_bottom)] = len(self._numbers)
+        self._number(identity)
         self.lists.append(held)
         self.leaves.append(Leaf(held, ()))
         return "held list"
@@ -130,7 +129,7 @@ class Arguments:
         sourced = kind in (TupleVariable, ListVariable, ConstDictVariable) and tracker.source is not None
         if sourced and not self._tx.output.side_effects.is_modified(tracker):
             # Like an object: what it holds is behind its source.
-            return ("object", kind, tracker.python_type(), self._number(tracker))
+            return self._seen_behind(resolver(self._tx)(tracker.source))
         if kind is TupleVariable and id(tracker) in self._numbers:
             return "again", self._number(tracker)
         if kind is TupleVariable:
@@ -197,7 +196,7 @@ class Arguments:
     def _object(self, tracker: Any) -> Hashable:
         if self._tx.output.side_effects.is_modified(tracker):
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, f"argument {tracker.source.name}")
-        key = ("object", type(tracker), type(tracker.value), self._number(tracker.value))
+        key = self._seen_behind(tracker.value)
         if type(tracker.value) is not types.MethodType:
             return key
         # A bound method with a source: what it is bound to is behind it, but Dynamo may know that by another source.
@@ -209,10 +208,15 @@ class Arguments:
         known = self._tx.output.side_effects.id_to_variable.get(id(value))
         if known is None or known.source is None:
             self.leaves.append(Leaf(unseen, (source,)))
-            return ("unseen", type(value), self._number(value))
+            return self._seen_behind(value)
         sources = (known.source,) if known.source == source else (known.source, source)
         self.leaves.append(Leaf(known, sources))
-        return (len(sources), self._key_of(known))
+        key = self._key_of(known)
+        return key if len(sources) == 1 else ("by another source", key)
+
+    def _seen_behind(self, value: Any) -> Hashable:
+        """Key of what the read set describes, whether or not it has been looked at before."""
+        return "behind", type(value), self._number(value)
 
     @staticmethod
     def _keyed(key: Any, value: Any) -> Hashable:

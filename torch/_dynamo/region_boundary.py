@@ -33,7 +33,9 @@ from collections.abc import Callable, Hashable, Iterable
 
 import torch
 import torch.fx
+from torch._dynamo.region_identity import lifted_key
 from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 
@@ -52,6 +54,8 @@ def storages(node: Node) -> list[int]:
 
 def value_storages(value: object) -> list[int]:
     """Identities of the storages that an example value lives in."""
+    if type(value) is FakeTensor and value.layout is torch.strided:  # most are
+        return [value.untyped_storage()._cdata]
     found = []
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
@@ -262,7 +266,8 @@ class GraphView:
         taken: set[int] = set()
         for operand in self.inputs(start, end):
             value = self.node_at(operand).meta.get("example_value")
-            if not isinstance(value, (torch.Tensor, int, torch.SymInt)) or isinstance(value, bool):
+            plain = isinstance(value, (torch.Tensor, int, torch.SymInt)) and not isinstance(value, bool)
+            if not plain and lifted_key(value) is None:
                 broken.update(i for i in range(start, end) if operand in self.operands[i])
             taken.update(self.storages_at(operand))
         for i in range(start, end):

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from torch._dynamo.region_held import Holding
     from torch._dynamo.region_reads import Observer
     from torch._dynamo.region_stamps import Stamp
-    from torch._dynamo.region_transport import Resolver
+    from torch._dynamo.region_transport import Fates, Resolver
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
+    from torch._guards import Source
 
 
 Node = torch.fx.Node
@@ -52,6 +53,8 @@ class RegionCall:
     caller: str  # file:line
     # What the user wants the body compiled with (nested_compile_region's options), or None.
     options: Any = None
+    # What the user says that it depends on (nested_compile_region's reuse_hash_fn): calls of equal keys have one body.
+    key: int | None = None
     graph: torch.fx.Graph | None = None
     # Its operators in program order, those of inner calls included.
     nodes: list[Node] = dataclasses.field(default_factory=list)
@@ -98,6 +101,13 @@ class RegionCalls:
         # What stands at a source when the frame begins.
         self.resolver: Resolver | None = None
         self.candidates = Candidates()
+        # id of an object that a stamped call met -> what makes its source there. Dynamo has no tracker of it.
+        self.stamped: dict[int, tuple[Fates, Source]] = {}
+        # name of a source -> the frame (code and closure) that asked for the history of a number or size there. Without
+        # it, what changes between compiles would turn dynamic in another compile than without the region.
+        self.askers: dict[str, tuple[Any, Any]] = {}
+        # The one that is to be taken for it now.
+        self.asker: tuple[Any, Any] | None = None
         # Containers that a held index was used on, where what they hold was known before the call.
         self.indexed: dict[int, VariableTracker] = {}
 

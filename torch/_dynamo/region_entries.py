@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
@@ -26,10 +27,12 @@ from torch._dynamo.region_held import HeldConstant, Opened, held_type, hold, hol
 from torch._dynamo.region_identity import global_state_key
 from torch._dynamo.region_options import verifying
 from torch._dynamo.region_outcomes import Outcome, ReuseMissReason
-from torch._dynamo.region_reads import Observer
+from torch._dynamo.region_reads import Observer, reachable
 from torch._dynamo.region_reuse import Match, find, save
 from torch._dynamo.region_stamps import stamp_out
+from torch._dynamo.region_transport import resolver
 from torch._dynamo.region_verify import guards_now, verify
+from torch._dynamo.source import GlobalSource
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch.fx import traceback
 
@@ -78,7 +81,7 @@ def _call(
     match, arguments = None, held.variants[0]
     for variant in held.variants:
         if match is None:
-            match, arguments = _find(tx, call, variant, cache, held.bucket(variant)), variant
+            match, arguments = _find(tx, call, variant, cache, held.bucket(variant, call)), variant
     if match is not None and not verifying():
         result = _reuse(tx, call, arguments, cache, match)
         if result is not None:
@@ -108,8 +111,8 @@ def _call(
     if match is not None:
         verify(tx, match, entry, None, before)
         return result
-    entry.function, entry.bucket = arguments.function, held.bucket(arguments)
-    _add_looked_at(tx, entry, arguments, fn, args, kwargs)
+    entry.function, entry.bucket = arguments.function, held.bucket(arguments, call)
+    _add_others(tx, entry, held, observer, arguments, fn, args, kwargs)
     cache.add(entry, limit)
     return result
 
@@ -145,25 +148,35 @@ class _Held:
             raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
         self.constants: list[HeldConstant] = []
         plain = _hold_all(args, kwargs, self.constants, opened)
-        self.args, self.kwargs = _hold_lists(tx, *plain)
+        self.args, self.kwargs = _hold_lists(*plain)
         self.state = (global_state_key(), _symbolic_state(tx))
-        self._bindings = _bindings(tx)
-        self.variants = [Arguments(tx, fn, self.args, self.kwargs, self.constants)]
-        if self.variants[0].lists:
-            # Where what a list holds cannot be compared, there is the first variant only.
-            with contextlib.suppress(CannotReuse):
+        self.bindings = _bindings(tx)
+        self.variants: list[Arguments] = []
+        # A list that is there twice is not held back; and what another one holds may be nothing to compare.
+        with contextlib.suppress(CannotReuse):
+            self.variants.append(Arguments(tx, fn, self.args, self.kwargs, self.constants))
+        if not self.variants:
+            self.args, self.kwargs = plain
+        if not self.variants or self.variants[0].lists:
+            with contextlib.suppress(CannotReuse) if self.variants else contextlib.nullcontext():
                 self.variants.append(Arguments(tx, fn, *plain, self.constants))
 
-    def bucket(self, arguments: Arguments) -> tuple[Any, ...]:
-        return arguments.function, arguments.key, self.state, self._bindings
+    def bucket(self, arguments: Arguments, call: RegionCall) -> tuple[Any, ...]:
+        key = arguments.key if call.key is None else ("of the user", call.key)
+        return arguments.function, key, self.state, frozenset(self.bindings.items())
 
     def variant_for(self, observer: Observer) -> Arguments:
         """The variant that says what the call saw of its lists."""
-        if not observer.holding.saw_a_list:
+        holding = observer.holding
+        appended = {id(held.bottom) for held in self.variants[0].lists if held.appended}
+        if appended and not holding.saw_a_list:
+            # By another way too: then what the call sees there is what it has appended.
+            holding.saw_a_list = any(id(tracker) in appended for tracker in reachable(observer.met()))
+        if not holding.saw_a_list:
             return self.variants[0]
-        if len(self.variants) == 1:
+        if self.variants[-1].lists:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "what a list holds")
-        return self.variants[1]
+        return self.variants[-1]
 
 
 def _hold_all(
@@ -173,41 +186,77 @@ def _hold_all(
 
 
 def _hold_lists(
-    tx: InstructionTranslatorBase, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+    args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
-    return [hold_list(tx, a) for a in args], {name: hold_list(tx, a) for name, a in kwargs.items()}
+    return [hold_list(a) for a in args], {name: hold_list(a) for name, a in kwargs.items()}
 
 
-def _add_looked_at(
+def _add_others(
     tx: InstructionTranslatorBase,
     entry: Any,
+    held: _Held,
+    observer: Observer,
     then: Arguments,
     fn: VariableTracker,
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> None:
-    """Makes an entry findable for calls whose arguments were looked at before, as the first call's are by now.
+    """Makes an entry findable for calls that differ in what the first call of several leaves behind.
 
-    In a loop over blocks, the first block takes an input that nobody has touched, the others take results.
+    In a loop over blocks, the first block takes an input that nobody has touched, the others take results; and the
+    first of several calls that count in a global finds it as it was when the frame began.
     """
+    keys, bindings = [entry.bucket[1]], [entry.bucket[-1]]
+    if entry.call.key is None and (looked_at := _looked_at(tx, then, fn, args, kwargs)) is not None:
+        keys.append(looked_at)
+    if (bound := _bindings(tx)) != held.bindings and _only_counts(tx, held.bindings, bound, observer):
+        bindings.append(frozenset(bound.items()))
+    function, _, state, _ = entry.bucket
+    for key, binding in list(itertools.product(keys, bindings))[1:]:
+        bucket = function, key, state, binding
+        entry.others.append(dataclasses.replace(entry, bucket=bucket, others=[], main=entry))
+
+
+def _looked_at(
+    tx: InstructionTranslatorBase,
+    then: Arguments,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> Hashable | None:
+    """The arguments' key now that they have been looked at, if only that is another one."""
     constants: list[HeldConstant] = []
     opened = Opened()
     held = _hold_all(args, kwargs, constants, opened)
     if then.lists:
-        held = _hold_lists(tx, *held)
+        held = _hold_lists(*held)
     try:
         now = Arguments(tx, fn, *held, constants)
     except CannotReuse:
-        return  # an argument is of another kind by now
+        return None  # an argument is of another kind by now
     finally:
         opened.close()
-    if now.key == then.key or len(then.leaves) != len(now.leaves):
-        return
-    for before, after in zip(then.leaves, now.leaves, strict=True):
-        if before.sources != after.sources:
-            return
-    function, _, *state = entry.bucket
-    entry.others.append(dataclasses.replace(entry, bucket=(function, now.key, *state), others=[], main=entry))
+    if now.key == then.key or [leaf.sources for leaf in then.leaves] != [leaf.sources for leaf in now.leaves]:
+        return None
+    return now.key
+
+
+def _only_counts(
+    tx: InstructionTranslatorBase, before: dict[Any, Any], now: dict[Any, Any], observer: Observer
+) -> bool:
+    """Whether all that a call has bound anew are globals whose values it has looked at as held constants, if at all."""
+    resolve = resolver(tx)
+    for (where, name), kind in now.items():
+        if before.get((where, name)) != kind and (
+            (where, name) in before
+            or not isinstance(kind, type)
+            or type(where) is not GlobalSource
+            or where in observer.sources
+            or name not in tx.output.root_tx.f_globals
+            or type(resolve(where)) is not kind
+        ):
+            return False
+    return True
 
 
 def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
@@ -225,19 +274,19 @@ def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
     )
 
 
-def _bindings(tx: InstructionTranslatorBase) -> Hashable:
+def _bindings(tx: InstructionTranslatorBase) -> dict[Any, Any]:
     """Globals and cells that the program has bound anew so far: another binding, another function.
 
     Of a constant it is the type: a call sees it held back.
     """
-    bound: dict[Hashable, Hashable] = {}
+    bound: dict[Any, Any] = {}
     for tracker, stored in tx.output.side_effects.store_attr_mutations.items():
         if tracker.source is None or not isinstance(tracker, (NewGlobalVariable, CellVariable)):
             continue
         for name, value in stored.items():
             where = tracker if isinstance(tracker, CellVariable) else tracker.source
             bound[where, name] = held_type(value) or value
-    return frozenset(bound.items())
+    return bound
 
 
 def _find(
@@ -275,5 +324,6 @@ def _reuse(
     cache.touch(match.entry)
     for observer in tx.output.region_tracker.calls.observers:
         observer.met_by_reuse(match)
+    call.miss = None  # of another variant of the arguments
     call.end(Outcome.REUSED, detail=f"stamped out of the call from {match.entry.call.caller}")
     return result

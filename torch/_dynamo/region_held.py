@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from torch._dynamo.region_identity import constant_key
 from torch._dynamo.region_transport import Resolver, resolver
-from torch._dynamo.source import ConstantSource, DictGetItemSource, GetItemSource
+from torch._dynamo.source import ConstantSource, DictGetItemSource, GetItemSource, GlobalSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
@@ -74,8 +74,8 @@ class Behind(NamedTuple):
     source: Source
 
 
-class Pending(NamedTuple):
-    """The constant that the frame has bound a global or a cell to."""
+class Bound(NamedTuple):
+    """The constant that a global or a cell is bound to: a cell by the frame, a global by the frame or before it."""
 
     # Of a global, its source: Dynamo makes a tracker each time that it is bound.
     where: Source | CellVariable
@@ -86,7 +86,10 @@ class Pending(NamedTuple):
         side_effects = tx.output.side_effects
         if isinstance(self.where, CellVariable):
             return side_effects.load_attr(self.where, self.name)
-        return side_effects.load_attr(side_effects[tx.output.root_tx.symbolic_globals[self.name]], self.name)
+        bound = tx.output.root_tx.symbolic_globals
+        if self.name not in bound:
+            return VariableTracker.build(tx, resolver(tx)(self.where), self.where)
+        return side_effects.load_attr(side_effects[bound[self.name]], self.name)
 
 
 class Applied(NamedTuple):
@@ -100,17 +103,17 @@ class Applied(NamedTuple):
         return 1 + max((p.depth for p in self.parts if isinstance(p, Applied)), default=0)
 
 
-Expression = Given | Behind | Pending | Applied
+Expression = Given | Behind | Bound | Applied
 
 
 def value_of(expression: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The value of ``expression``, where ``leaf`` gives that of a Given, Behind or Pending.
+    """The value of ``expression``, where ``leaf`` gives that of a Given, Behind or Bound.
 
     Raises what its functions raise.
     """
     if isinstance(expression, Applied):
         return expression.fn(*(value_of(part, leaf) for part in expression.parts))
-    return leaf(expression) if isinstance(expression, (Given, Behind, Pending)) else expression
+    return leaf(expression) if isinstance(expression, (Given, Behind, Bound)) else expression
 
 
 class Held(LazyVariableTracker):
@@ -222,15 +225,37 @@ class HeldList(Held):
         if self.holding is None or name != "append" or len(args) != 1 or kwargs:
             return self.realize().call_method(tx, name, args, kwargs)
         self.appended.append(args[0])
-        return self.held.call_method(tx, name, args, kwargs)
+        with self.holding.observer.looks_aside():
+            return self.held.call_method(tx, name, args, kwargs)
+
+    @property
+    def bottom(self) -> VariableTracker:
+        """What it stands for in the end: another one may be held by the call around."""
+        at: VariableTracker = self
+        while type(at) is HeldList:
+            at = at.held.unwrap()
+        return at
+
+    def identity(self, tx: InstructionTranslatorBase) -> Any:
+        """The one of all things that stand for the same list."""
+        value = self.real(tx)
+        known = tx.output.side_effects.id_to_variable.get(id(value))
+        return value if value is not None and known is None else known or self.bottom
+
+    def real(self, tx: InstructionTranslatorBase) -> list[Any] | None:
+        """The list as it was when the frame began; None if the frame has made it."""
+        at: Any = self.bottom
+        if issubclass(type(at), LazyVariableTracker):
+            return at.peek_value()
+        return None if at.source is None else resolver(tx)(at.source)
 
 
-def hold_list(tx: InstructionTranslatorBase, tracker: VariableTracker) -> VariableTracker:
-    """``tracker`` held back, if it is a list that the frame has made or changed."""
-    known = tracker.unwrap()
+def hold_list(tracker: VariableTracker) -> VariableTracker:
+    """``tracker`` held back, if it is a list."""
+    known: Any = tracker.unwrap()
     if type(known) is HeldList and known.holding is not None:
         return HeldList(known)
-    if type(known) is ListVariable and (known.source is None or tx.output.side_effects.is_modified(known)):
+    if type(known) is ListVariable or (type(known) is LazyVariableTracker and known.peek_type() is list):
         return HeldList(tracker)
     return tracker
 
@@ -286,6 +311,14 @@ def held_type(tracker: VariableTracker) -> type | None:
     return kind if kind in HELD_TYPES else None
 
 
+def _unseen_global(tracker: Any) -> GlobalSource | None:
+    """The source of a plain constant of a global that nobody has looked at."""
+    if type(tracker) is not LazyConstantVariable or tracker.is_realized() or tracker.peek_type() not in HELD_TYPES:
+        return None
+    source = tracker.original_source()
+    return source if type(source) is GlobalSource else None
+
+
 @dataclasses.dataclass
 class Path:
     """An element of a container that was found by a held index."""
@@ -319,8 +352,8 @@ class Holding:
         self.paths: list[Path] = []
         # Other elements of the same containers, which the call did not look at.
         self.untouched: set[Source] = set()
-        # what the frame has bound a global or cell to -> the held constant that stands for it
-        self.pending: dict[Pending, HeldConstant] = {}
+        # what a global or cell is bound to -> the held constant that stands for it
+        self.bound: dict[Bound, HeldConstant] = {}
 
     def add(self, held: AnyHeld) -> AnyHeld:
         held.holding = self
@@ -355,14 +388,33 @@ class Holding:
             return tracker.expression
         return None
 
-    def load_pending(self, tracker: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
+    def load_bound(self, tracker: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
         """What stands for a constant that the frame has bound a global or a cell to before the call."""
         if held_type(value) is None:
             return value
-        where = Pending(tracker if isinstance(tracker, CellVariable) else tracker.source, name)  # type: ignore[arg-type]
-        if where not in self.pending:
-            self.pending[where] = self.add(HeldConstant(value, _constant(value), where))
-        return self.pending[where]
+        return self._bound(Bound(tracker if isinstance(tracker, CellVariable) else tracker.source, name), value)  # type: ignore[arg-type]
+
+    def _bound(self, where: Bound, value: VariableTracker) -> HeldConstant:
+        if where not in self.bound:
+            self.bound[where] = self.add(HeldConstant(value, _constant(value), where))
+        return self.bound[where]
+
+    def _globals(self, tx: InstructionTranslatorBase, args: list[VariableTracker]) -> list[VariableTracker]:
+        """``args``, if they are constants, with those held back that are globals nobody has bound or looked at.
+
+        They are guarded as if somebody looked: the program does, though nothing may come of it here.
+        """
+        unseen = [_unseen_global(a) for a in args]
+        constants = all(s is not None or held_type(a) is not None for a, s in zip(args, unseen, strict=True))
+        if not constants or not any(unseen) or not tx.output.region_tracker.calls.is_only(self):
+            return args
+        with self.observer.looks_aside():
+            looked = [a if source is None else a.realize() for a, source in zip(args, unseen, strict=True)]
+        if not all(type(a) is ConstantVariable for a, s in zip(looked, unseen, strict=True) if s is not None):
+            self.observer.sources.update(s for s in unseen if s is not None)  # a number that Dynamo treats as symbolic
+            return looked
+        pairs = zip(looked, unseen, strict=True)
+        return [a if source is None else self._bound(Bound(source, source.global_name), a) for a, source in pairs]
 
     def apply(self, tx: InstructionTranslatorBase, fn: Any, args: list[VariableTracker]) -> VariableTracker | None:
         """The held result of a builtin function; None when it has to be computed as usual."""
@@ -371,6 +423,8 @@ class Holding:
         if fn is not operator.getitem and fn not in _PURE:
             return None
         args = [_of_ended(a, self) for a in args]
+        if fn is not operator.getitem:
+            args = self._globals(tx, args)
         if any(type(a) is HeldConstant and a.holding not in (None, self) for a in args):
             return None  # held by the call around this one, and come by unseen: looked at as usual
         if fn is operator.getitem:

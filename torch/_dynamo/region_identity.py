@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._library.fake_class_registry import FakeScriptObject
+from torch._library.opaque_object import should_hoist
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -134,8 +136,8 @@ def symbol_key(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> Hashable
     return (type(value), value.node.expr)
 
 
-def _dimension_key(dim: int | torch.SymInt) -> Hashable:
-    return dim if type(dim) is int else symbol_key(dim)  # type: ignore[arg-type]
+def _dimensions_key(dims: Any) -> tuple[Hashable, ...]:
+    return tuple([dim if type(dim) is int else symbol_key(dim) for dim in dims])
 
 
 def tensor_key(tensor: torch.Tensor) -> Hashable:
@@ -144,11 +146,11 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
     Raises Unkeyable for subclasses, tensors that torch.func.grad tracks, layouts other than
     strided, quantized tensors and unbacked sizes.
     """
-    if torch._C._functorch.is_batchedtensor(tensor):
-        inner = torch._C._functorch.get_unwrapped(tensor)
-        level = torch._C._functorch.maybe_get_level(tensor)
-        return ("vmap", level, torch._C._functorch.maybe_get_bdim(tensor), tensor_key(inner))
     if type(tensor) is not FakeTensor:
+        if torch._C._functorch.is_batchedtensor(tensor):
+            inner = torch._C._functorch.get_unwrapped(tensor)
+            level = torch._C._functorch.maybe_get_level(tensor)
+            return ("vmap", level, torch._C._functorch.maybe_get_bdim(tensor), tensor_key(inner))
         raise Unkeyable(f"a tensor of class {type(tensor).__name__}")
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise Unkeyable(f"a tensor of layout {tensor.layout}")
@@ -156,16 +158,25 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
         # Lazy bits: operators see to them, but no call of a region can be dispatched on such an operand.
         raise Unkeyable("a tensor with the conj or neg bit")
     return (
-        tuple(map(_dimension_key, tensor.shape)),
+        _dimensions_key(tensor.shape),
         # A body is compiled for its operands' strides and offset (alignment).
-        tuple(map(_dimension_key, tensor.stride())),
-        _dimension_key(tensor.storage_offset()),  # type: ignore[arg-type]
+        _dimensions_key(tensor.stride()),
+        *_dimensions_key((tensor.storage_offset(),)),
         tensor.dtype,
         tensor.device,
         # Decides what the joint graph of a body differentiates.
         tensor.requires_grad,
         tensor.is_inference(),
     )
+
+
+def lifted_key(value: Any) -> Hashable | None:
+    """Key of an operand that is no constant of the graph because its class says so: an opaque type with hoist=True.
+
+    So an operator is declared to take the name of a layer, say, whatever it is. None for anything else.
+    """
+    kind = type(value.real_obj) if type(value) is FakeScriptObject else type(value)
+    return ("lifted", kind) if should_hoist(kind) else None
 
 
 # Where the ambient part of a global state key begins.
@@ -223,13 +234,13 @@ class NodeIdentity:
         self._tensor_keys: dict[int, Hashable] = {}
 
     def value_key(self, value: Any) -> Hashable:
-        """Key of an example value: a tensor, a symbolic number, or a container of them."""
+        """Key of an example value: a tensor, a symbolic number, something lifted, or a container of them."""
         if isinstance(value, torch.Tensor):
             found = self._tensor_keys.get(id(value))
             if found is None:
                 found = self._tensor_keys[id(value)] = tensor_key(value)
             return found
-        return constant_key(value, self.value_key)
+        return lifted_key(value) or constant_key(value, self.value_key)
 
     def _leaf_key(self, leaf: Any) -> Hashable:
         if not isinstance(leaf, Node):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.region_arguments import CannotReuse
-from torch._dynamo.region_identity import Unkeyable, constant_key, tensor_key
+from torch._dynamo.region_identity import Unkeyable, constant_key, lifted_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
 
 
@@ -23,7 +23,7 @@ _HOOKS = (
 
 def value_key(value: Any) -> Hashable:
     try:
-        return tensor_key(value) if isinstance(value, torch.Tensor) else constant_key(value)
+        return tensor_key(value) if isinstance(value, torch.Tensor) else lifted_key(value) or constant_key(value)
     except Unkeyable as e:
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
 

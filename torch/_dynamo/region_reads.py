@@ -24,7 +24,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.region_held import HeldConstant, Holding, Watch
-from torch._dynamo.region_listening import LISTENING
+from torch._dynamo.region_listening import LISTENING, Listener
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
@@ -60,8 +60,8 @@ class Observer:
         self.tx = tx
         # Sources that the call asked for, through any door that knows a source.
         self.sources: set[Source] = set()
-        # Sources that the call came by in another way than by an argument's tracker.
-        self.came_by: set[Source] = set()
+        # Sources that the call came by in another way than by an argument's tracker, and opaque objects it looked into.
+        self.listener = Listener()
         # Trackers whose pending attributes or cells were read, but for those constants that are held back.
         self.read_pending: list[VariableTracker] = []
         self.holding = Holding(self)
@@ -85,11 +85,11 @@ class Observer:
         calls = output.region_tracker.calls
         self._watch = Watch(self.tx, () if calls.observers else calls.indexed.values())
         calls.observers.append(self)
-        LISTENING.append(self.came_by)
+        LISTENING.append(self.listener)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        LISTENING[:] = [came_by for came_by in LISTENING if came_by is not self.came_by]
+        LISTENING.remove(self.listener)
         self.holding.end()
         self._watch.end()
         output = self.tx.output
@@ -104,20 +104,20 @@ class Observer:
     def looks_aside(self) -> Iterator[None]:
         """What is read meanwhile is not what the call reads."""
         tracer = self.tx.output.current_tracer
-        sources, came_by, traced = set(self.sources), set(self.came_by), tracer.traced_sources
+        sources, came_by, traced = set(self.sources), set(self.listener.came_by), tracer.traced_sources
         tracer.traced_sources = type(traced)()
         try:
             yield
         finally:
             self.sources, tracer.traced_sources = sources, traced
-            self.came_by.intersection_update(came_by)
+            self.listener.came_by.intersection_update(came_by)
 
     def load(self, item: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
         """Hears that ``item`` is bound to ``value``; returns what the call gets to see."""
         if not _stands_for(value, self.before.get(item, {}).get(name)):
             return value  # bound by the call itself
         if isinstance(item, (NewGlobalVariable, CellVariable)):
-            held = self.holding.load_pending(item, name, value)
+            held = self.holding.load_bound(item, name, value)
             if held is not value:
                 return held
         # What inspect finds out of a function is kept by Dynamo, and nobody changes it.
@@ -199,7 +199,7 @@ def come_by(observer: Observer, arguments: list[VariableTracker]) -> set[Source]
 
     A body may be given ``model.layer`` and read ``model`` besides: then the source does not say what is the argument.
     """
-    found = observer.came_by.union(sources_held(observer.loaded, unseen=True))
+    found = observer.listener.came_by.union(sources_held(observer.loaded, unseen=True))
     for tracker in (*arguments, *observer.met()):
         if (known := tracker.unwrap()).source is not None and known.is_realized():
             found.update(s for s in sources_held([known], unseen=True) if s != known.source)

@@ -16,7 +16,7 @@ import torch.fx
 from torch._dynamo import variables
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_boundary import value_storages
-from torch._dynamo.region_held import Applied, Behind, Given, Pending
+from torch._dynamo.region_held import Applied, Behind, Bound, Given
 from torch._dynamo.region_identity import Unkeyable, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
@@ -55,7 +55,7 @@ class Maker:
             return self.held[expression.number]
         if isinstance(expression, Behind):
             return self.found(expression.source)
-        if isinstance(expression, Pending):
+        if isinstance(expression, Bound):
             return expression.load(self.tx)
         if isinstance(expression, Applied):
             parts = [self.constant(part) for part in expression.parts]

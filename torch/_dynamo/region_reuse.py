@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,14 +23,14 @@ from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_effects import write_effects
 from torch._dynamo.region_held import Behind, Given, Held, Path, value_of
-from torch._dynamo.region_identity import constant_key
+from torch._dynamo.region_identity import constant_key, lifted_key
 from torch._dynamo.region_legality import writes_memory_only
-from torch._dynamo.region_looks import appearance, exact_key, tensor_state, value_key
+from torch._dynamo.region_looks import appearance, exact_key, tensor_state
+from torch._dynamo.region_operands import build_as_traced, inputs_from, name_of, operands_of, value_at
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, changed_among, come_by, pending, reachable, sources_held
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, resolver, root_of
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
@@ -45,16 +44,6 @@ Node = torch.fx.Node
 
 # What a guard's maker may be bound to and still mean the same for another source.
 _PLAIN = (str, int, bool, type(None), type, Source)
-
-
-class Input(NamedTuple):
-    """Where an operand of a body comes from: one of the fields is set."""
-
-    leaf: int | None = None
-    source: Source | None = None
-    symbol: Any = None
-    # Key of the value's metadata.
-    key: Hashable = None
 
 
 class Match(NamedTuple):
@@ -85,7 +74,7 @@ def save(
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
-    inputs = _inputs(tx, arguments, call.operands)
+    inputs = inputs_from(tx, arguments, call.operands)
     condition = _condition(tx, arguments, observer, existing, untouched)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
     return entry(call, condition, inputs, writer.results, recipe, effects, writes)
@@ -140,52 +129,16 @@ def _check_pending(
 ) -> None:
     made = observer.made_since()
     if old := next((t for t in observer.read_pending if id(t) not in made), None):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(old))
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
     # What the call itself has changed is as it was before, if it was not changed then.
     now = {id(tracker) for tracker in existing if tracker not in observer.before}
     met = (t for t in reachable(observer.met()) if not _is_under(t, untouched))
     if old := changed_among(tx, met, now):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(old))
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
 
 
 def _existing(tracker: VariableTracker) -> bool:
     return tracker.mutation_type is not None and tracker.mutation_type.scope == 0
-
-
-def _name(tracker: VariableTracker) -> str:
-    try:
-        return tracker.source.name if tracker.source is not None else type(tracker).__name__
-    except NotImplementedError:  # a cell of the frame has no name
-        return type(tracker).__name__
-
-
-def _inputs(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[Node]) -> list[Input]:
-    """Where each of a call's operands comes from."""
-    given: dict[Node, int] = {}
-    for i, leaf in enumerate(arguments.leaves):
-        tracker = leaf.tracker.unwrap()
-        if issubclass(type(tracker), LazyVariableTracker):
-            continue  # nobody has looked at it: asking it for a proxy would, and guard what the program does not read
-        proxy = getattr(tracker, "proxy", None)
-        if isinstance(proxy, torch.fx.Proxy):
-            given.setdefault(proxy.node, i)
-    return [_input(tx, node, given) for node in operands]
-
-
-def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) -> Input:
-    value = node.meta.get("example_value")
-    if node in given:
-        return Input(leaf=given[node], key=value_key(value))
-    if isinstance(value, torch.SymInt):
-        # Equal expressions are one value, and the frame has it where it is bound. A number behind an argument has a
-        # symbol of its own in each call; _condition refuses it.
-        bound = tx.output.current_tracer.bound_symbols.get(value.node.expr)
-        if isinstance(bound, torch.fx.Proxy) and bound.node is node:
-            return Input(symbol=value.node.expr)
-    graph_argument = node.meta.get("grapharg")
-    if graph_argument is None or graph_argument.source is None or not isinstance(value, torch.Tensor):
-        raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is used")
-    return Input(source=graph_argument.source, key=value_key(value))
 
 
 def _condition(
@@ -215,7 +168,8 @@ def _condition(
     resolve = resolver(tx)
     known = tx.output.guards.source_to_guards
     trackers = tx.output.variable_tracker_cache
-    indices = {s: [g.create_fn for g in known[s]] for s in holding.indices - observer.sources if is_behind(s)}
+    free = (holding.indices - observer.sources) | _lifted(observer, resolve)
+    indices = {s: [g.create_fn for g in known[s]] for s in free if is_behind(s)}
     behind = dict.fromkeys(s for s in known if known[s] and is_behind(s) and s not in indices)
     guards = [_guard(guard, resolve) for s in behind for guard in known[s]]
     # In the order in which tracing met them: calls that are stamped out make the inputs of the graph in this order, and
@@ -252,6 +206,18 @@ def _condition(
         [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own and not _is_under(t, untouched)],
         fixed.intersection(s for sources in leaf_sources for s in sources),
     )
+
+
+def _lifted(observer: Observer, resolve: Resolver) -> set[Source]:
+    """Sources of opaque objects that are lifted where an operator takes them, and that the call has not looked into."""
+    found = set()
+    for source in observer.looked_at():
+        try:
+            if source not in observer.listener.opened and lifted_key(resolve(source)):
+                found.add(source)
+        except Exception:
+            continue  # nothing there when the frame begins
+    return found
 
 
 def _is_under(tracker: VariableTracker, sources: set[Source]) -> bool:
@@ -328,10 +294,11 @@ def find(
     for entry in entries:
         try:
             transport = _transport(arguments, entry.condition)
-            _check_held(tx, arguments, entry.condition, transport, resolve)
+            _check_held(tx, arguments, entry, transport, resolve)
             fates = Fates(tx, transport, resolve)
-            _check(tx, entry.condition, fates)
-            return Match(entry, fates, _operands(tx, arguments, entry, fates))
+            if entry.call.key is None:
+                _check(tx, arguments, entry, fates)
+            return Match(entry, fates, operands_of(tx, arguments, entry, fates))
         except CannotReuse as e:
             why = e
     return why
@@ -340,17 +307,18 @@ def find(
 def _check_held(
     tx: InstructionTranslatorBase,
     arguments: Arguments,
-    condition: InvokeSubgraphReuseCondition,
+    entry: InvokeSubgraphReuseEntry,
     transport: Transport,
     resolve: Resolver,
 ) -> None:
     """Compares the constants that somebody looked at, and adds the elements that are found by an index."""
+    condition = entry.condition
 
     def leaf(expression: Any) -> Any:
         if isinstance(expression, Given):
             return arguments.held[expression.number].as_python_constant()
         if isinstance(expression, Behind):
-            return _at(resolve, transport(expression.source))
+            return value_at(resolve, transport(expression.source))
         return expression.load(tx).as_python_constant()
 
     def value(expression: Any) -> Any:
@@ -362,26 +330,27 @@ def _check_held(
     pins: list[Any] = condition.pins  # type: ignore[attr-defined]
     paths: list[Path] = condition.paths  # type: ignore[attr-defined]
     for path in paths:
-        index, within = value(path.index), _at(resolve, transport(path.container))
+        index, within = value(path.index), value_at(resolve, transport(path.container))
         if type(index) not in (int, str) or (isinstance(within, list) and index < 0):
             # Dynamo finds such an element by another source: no guard is made for this one.
             raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{path.index} is {index!r:.80}")
         new = dataclasses.replace(path.element, base=transport(path.container), index=index)  # type: ignore[call-arg]
-        _at(resolve, new)
+        value_at(resolve, new)
         container = tx.output.side_effects.id_to_variable.get(id(within))
         if container is not None and (changed := changed_among(tx, [container])):
-            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
         if not transport.add(path.element, new):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, path.element.name)
-    for expression, expected in pins:
+    for expression, expected in pins if entry.call.key is None else ():
         found = value(expression)
         if constant_key(found) != expected:
             raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression} is {found!r:.80}, not {expected!r:.80}")
 
 
-def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
+def _check(tx: InstructionTranslatorBase, arguments: Arguments, entry: InvokeSubgraphReuseEntry, fates: Fates) -> None:
+    condition = entry.condition
     if changed := changed_among(tx, condition.met):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     guards: list[Any] = condition.guards
     for source, of_source in itertools.groupby(guards, operator.itemgetter(0)):
         if _differs(fates, source):
@@ -394,11 +363,18 @@ def _check(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseConditio
         if _differs(fates, source) and appearance(fates.value(source)) != looks:
             raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, fates.transport(source).name)
     _check_identities(condition, fates)
+    for held in arguments.lists if entry.effects else ():
+        # The call appends to it: it must be none of those that it looks at by another way.
+        value = held.real(tx)
+        if value is not None and any(fates.value(source) is value for source in condition.distinct):
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
+        if id(value) in condition.elsewhere:
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
     trackers = tx.output.side_effects.id_to_variable
     sources = (*condition.distinct, *(one for one, _ in condition.same))
     known = (trackers.get(id(fates.value(source))) for source in sources)
     if changed := pending(tx, [tracker for tracker in known if tracker is not None]):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, _name(changed))
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_built(tx, condition, fates)
 
 
@@ -407,32 +383,25 @@ def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCo
 
     The trackers are those that tracing the call would build, with their guards and their history of dynamic sizes.
     """
-    from torch._dynamo.variables.builder import VariableBuilder
-
     tensors: list[Any] = condition.tensors  # type: ignore[attr-defined]
     for source, state in tensors:
         if _differs(fates, source):
-            new = fates.transport(source)
-            tracker = VariableBuilder(tx, new)(fates.value(source)).unwrap()
+            tracker = build_as_traced(tx, fates, source).unwrap()
             if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
-                raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, new.name)
+                raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, fates.transport(source).name)
     guards: list[Any] = condition.guards
     for source, _, (_, exact), make in guards:
-        if exact is not None and _makes_constant(make) and fates(source) is Fate.OWN:
-            value = fates.value(source)
-            if type(value) in (int, float):
-                _check_constant(tx, fates.transport(source), value)
+        own = exact is not None and _makes_constant(make) and fates(source) is Fate.OWN
+        if own and type(fates.value(source)) in (int, float):
+            _check_constant(tx, fates, source)
     for source in condition.indices:
-        if fates(source) is Fate.OWN:
-            _check_constant(tx, fates.transport(source), fates.value(source))
+        if fates(source) is Fate.OWN and not lifted_key(fates.value(source)):
+            _check_constant(tx, fates, source)
 
 
-def _check_constant(tx: InstructionTranslatorBase, source: Source, value: Any) -> None:
-    from torch._dynamo.variables.builder import VariableBuilder
-
-    tracker = VariableBuilder(tx, source, allow_lazy_constant=False)(value)
-    if not tracker.is_python_constant():
-        raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
+def _check_constant(tx: InstructionTranslatorBase, fates: Fates, source: Source) -> None:
+    if not build_as_traced(tx, fates, source, allow_lazy_constant=False).is_python_constant():
+        raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, fates.transport(source).name)
 
 
 def _makes_constant(make: Any) -> bool:
@@ -447,10 +416,9 @@ def _differs(fates: Fates, source: Source) -> bool:
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fates.transport(source).name}: {e}") from None
 
 
-def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tuple[Source, Any]]:
+def transported_guards(match: Match) -> list[tuple[Source, Any]]:
     """The guards that tracing the call would install: source and maker of each."""
     fates, condition = match.fates, match.entry.condition
-    trackers = tx.output.side_effects.id_to_variable
     found = []
     indices = ((source, make) for source, makers in condition.indices.items() for make in makers)
     for source, make in (*((source, make) for source, _, _, make in condition.guards), *indices):
@@ -458,9 +426,9 @@ def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tupl
         if fate is Fate.OWN:
             found.append((new, make))
         elif fate is Fate.KNOWN:
-            known = trackers.get(id(fates.value(source)))
+            known = fates.known(fates.value(source))
             if known is not None:
-                make = dynamo_guards.make_dupe_guard(new, known.source)
+                make = dynamo_guards.make_dupe_guard(new, known)
             if make is not None:
                 found.append((new, make))
         elif fate is Fate.BEHIND_KNOWN and (behind := fates.behind_known(source)) != source:
@@ -477,6 +445,8 @@ def transported_guards(tx: InstructionTranslatorBase, match: Match) -> list[tupl
 
 def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) -> Transport:
     roots: dict[Source, Source] = {}
+    if len(arguments.leaves) != len(condition.leaf_sources):  # the user gave both one key
+        raise CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER, "as many of them as in the earlier call")
     for olds, leaf in zip(condition.leaf_sources, arguments.leaves, strict=True):
         for i, old in enumerate(olds):
             if i < len(leaf.sources):
@@ -506,67 +476,13 @@ def _needs_source(condition: InvokeSubgraphReuseCondition, root: Source) -> bool
     return any(s != root and root_of(s, (root,)) for s in behind)
 
 
-def _at(at: Callable[[Source], Any], source: Source) -> Any:
-    try:
-        return at(source)
-    except Exception as e:
-        raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{source.name}: {e}") from None
-
-
 def _check_identities(condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
     seen: dict[int, Source] = {}
     for source in condition.distinct:
-        value = _at(fates.value, source)
+        value = value_at(fates.value, source)
         if seen.setdefault(id(value), source) is not source or id(value) in condition.elsewhere:
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, fates.transport(source).name)
     for one, other in condition.same:
-        if _at(fates.value, one) is not _at(fates.value, other):
+        if value_at(fates.value, one) is not value_at(fates.value, other):
             names = [fates.transport(source).name for source in (one, other)]
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, " and ".join(names))
-
-
-def _operands(
-    tx: InstructionTranslatorBase,
-    arguments: Arguments,
-    entry: InvokeSubgraphReuseEntry,
-    fates: Fates,
-) -> list[Any]:
-    """Proxies of what the body takes, for this call.  Builds the trackers that tracing it would build."""
-    from torch._dynamo.variables.builder import VariableBuilder
-
-    proxies = []
-    for origin in entry.inputs:
-        if origin.symbol is not None:
-            proxies.append(_symbol(tx, origin.symbol))
-            continue
-        if origin.leaf is not None:
-            tracker = arguments.leaves[origin.leaf].tracker.realize()
-        else:
-            source = fates.transport(origin.source)
-            tracker = VariableBuilder(tx, source)(_at(fates.value, origin.source))
-        proxy = tracker.as_proxy()
-        if not isinstance(proxy, torch.fx.Proxy) or value_key(proxy.node.meta.get("example_value")) != origin.key:
-            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, _name(tracker))
-        proxies.append(proxy)
-    if _sharing(entry.call.operands) != _sharing([p.node for p in proxies]):
-        raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, "operands of the body")
-    return proxies
-
-
-def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
-    bound = tx.output.current_tracer.bound_symbols.get(expression)
-    if not isinstance(bound, torch.fx.Proxy):
-        raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, str(expression))
-    return bound
-
-
-def _sharing(nodes: list[Node]) -> Hashable:
-    """Which of the values are one, and which share a storage."""
-    number: dict[Any, int] = {}
-    return tuple(
-        (
-            number.setdefault(node, len(number)),
-            tuple(number.setdefault(s, len(number)) for s in value_storages(node.meta.get("example_value"))),
-        )
-        for node in nodes
-    )

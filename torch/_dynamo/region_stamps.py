@@ -96,7 +96,8 @@ def _result(tx: InstructionTranslatorBase, call: Any, index: int, value: torch.T
 
 def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     """Installs the guards that tracing the call would have installed."""
-    guards = transported_guards(tx, match)
+    guards = transported_guards(match)
+    match.fates.remember(match.entry.condition.distinct)
     # One stack for all: walking it costs more than a guard does.
     user_stack = TracingContext.extract_stack() if guards else None
     for source, make in guards:

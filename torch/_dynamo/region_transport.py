@@ -186,6 +186,7 @@ class Fates:
         self.transport = transport
         self.resolve = resolve
         self._trackers = tx.output.side_effects.id_to_variable
+        self._stamped = tx.output.region_tracker.calls.stamped
 
     def __call__(self, source: Source) -> Fate:
         """Raises what following the source raises."""
@@ -215,9 +216,22 @@ class Fates:
                 return new
             return dataclasses.replace(new, base=self.behind_known(source.base))
         if fate is Fate.KNOWN:
-            known = self._trackers.get(id(self.value(source)))
-            return known.source if known is not None and known.source is not None else source
+            return self.known(self.value(source)) or source
         return self.transport(source)
+
+    def known(self, value: Any) -> Source | None:
+        """The source that an object is known by: through its tracker, or where a call was stamped out that met it."""
+        tracker = self._trackers.get(id(value))
+        if tracker is not None:
+            return tracker.source
+        fates, source = self._stamped.get(id(value), (None, None))
+        return None if fates is None or source is None else fates.transport(source)
+
+    def remember(self, sources: Iterable[Source]) -> None:
+        """Lets the objects at ``sources`` be known to later calls, as if this one were traced."""
+        for source in sources:
+            if self(source) is Fate.OWN:
+                self._stamped.setdefault(id(self.value(source)), (self, source))
 
     def _look(self, source: Source) -> Place:
         place = self.transport.place(source)
@@ -236,13 +250,8 @@ class Fates:
             base = self._look(source.base)
             if base.fate in (Fate.KNOWN, Fate.BEHIND_KNOWN):
                 return Fate.BEHIND_KNOWN, same or base.same
-        known = self._trackers.get(id(value))
-        elsewhere = (
-            known is not None
-            and known.source is not None
-            and has_identity(value)
-            and known.source.name != self.transport(source).name
-        )
+        known = self.known(value)
+        elsewhere = known is not None and has_identity(value) and known.name != self.transport(source).name
         return (Fate.KNOWN if same or elsewhere else Fate.OWN), same
 
 

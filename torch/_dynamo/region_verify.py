@@ -47,7 +47,8 @@ def verify(
     old, new = (_operators(c.nodes, c.operands, modules) for c in (match.entry.call, traced.call))
     _same(f"{name}: operators", old, new)
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
-    _same(f"{name}: operands", [p.node.name for p in match.operands], [n.name for n in traced.call.operands])
+    operands = [_operand(tx, proxy.node) for proxy in match.operands]
+    _same(f"{name}: operands", operands, [_operand(tx, node) for node in traced.call.operands])
     transport = match.fates.transport
     _same(f"{name}: recipe", [_said(match.entry.recipe.says, transport)], [_said(traced.recipe.says)])
     effects = [_said(e.says, transport) for e in match.entry.effects]
@@ -59,7 +60,7 @@ def verify(
     unchanged = [(s, make) for s, _, _, make in condition.guards if match.fates(s) is Fate.UNCHANGED]
     unchanged += [(s, make) for s, make in indices if match.fates(s) is Fate.UNCHANGED]
     # Which objects are one is compared as identity, and again where the tensors are.
-    guards = [(s.name, _kind(make)) for s, make in transported_guards(tx, match) + unchanged]
+    guards = [(s.name, _kind(make)) for s, make in transported_guards(match) + unchanged]
     foretold = {g for g in guards if not g[1].startswith("DUPLICATE_INPUT")}
     found = {(s.name, _kind(make)) for s, _, _, make in other.guards}
     found |= {(s.name, _kind(make)) for s, makers in other.indices.items() for make in makers}
@@ -68,6 +69,16 @@ def verify(
     found |= foretold & guards_now(tx)
     _same(f"{name}: guards", sorted(map(str, foretold)), sorted(map(str, found)))
     counters["regions"]["verified"] += 1
+
+
+def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    made = tx.output.synthetic_source_ctor_info.get(source) if source is not None else None
+    if made is None:
+        return node.name
+    # Made anew for each call, under a name of its own.
+    made_of, arguments, sources = made
+    return f"{made_of.__name__}{arguments} of {[s and s.name for s in sources or ()]}"
 
 
 def guards_now(tx: InstructionTranslatorBase) -> set[tuple[str, str]]:

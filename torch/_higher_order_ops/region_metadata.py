@@ -20,6 +20,8 @@ from typing import Any
 import sympy
 import torch
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
+from torch._library.fake_class_registry import FakeScriptObject
+from torch._library.opaque_object import should_hoist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
@@ -125,8 +127,16 @@ def _bytes(value: torch.Tensor) -> Hashable:
 def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, (int, torch.SymInt)) and isinstance(other, (int, torch.SymInt)):
         return number(one) == number(other)
+    if (kind := lifted_class(one)) is not None:
+        return kind is lifted_class(other)
     key = looks(one)
     return key is not None and key == looks(other)
+
+
+def lifted_class(value: Any) -> type | None:
+    """The class of something that is declared to be no constant of a graph, whatever it is."""
+    kind = type(value.real_obj) if type(value) is FakeScriptObject else type(value)
+    return kind if should_hoist(kind) else None
 
 
 def _share_memory(inputs: list[Any], outputs: list[Any]) -> bool:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.exc import ObservedException, Unsupported
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_entries import call_region
+from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.higher_order_ops import TorchHigherOrderOperatorVariable
 from torch._higher_order_ops.invoke_subgraph import NestedCompileRegionOptions, mark_compile_region
 
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+
+log = logging.getLogger(__name__)
 
 
 def _function_of(fn: VariableTracker) -> Any:
@@ -30,6 +38,35 @@ def _place(tx: InstructionTranslatorBase) -> str:
     while frame.parent is not None and frame.f_code.co_filename == ours:
         frame = frame.parent
     return f"{frame.f_code.co_filename}:{frame.lineno}"
+
+
+def _key(
+    tx: InstructionTranslatorBase, mark: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> int | None:
+    """What the mark's reuse_hash_fn makes of the arguments; None without one, or when it makes no constant integer.
+
+    It is traced with its guards: what it reads decides which body is called, so a change of that must recompile.
+    """
+    hash_fn = getattr(mark, "__marked_compile_region_reuse_hash_fn__", None)
+    if hash_fn is None:
+        return None
+    source = tx.funcvar.source  # type: ignore[attr-defined]
+    if source is not None:
+        source = AttrSource(source, "__marked_compile_region_reuse_hash_fn__")
+    try:
+        found = UserFunctionVariable(hash_fn, source=source).call_function(tx, args, kwargs).realize()
+        if type(found) is ConstantVariable and type(found.value) is int:
+            return found.value
+        why = f"it returned {found}"
+    except (ObservedException, Unsupported, AssertionError) as e:
+        why = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
+    log.warning(
+        "reuse_hash_fn %r is left out: it has to be a Python function that Dynamo traces without a graph break and that"
+        " returns a constant integer, but %s. What tracing reads decides instead.",
+        hash_fn,
+        why,
+    )
+    return None
 
 
 class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
@@ -51,6 +88,7 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
             function=getattr(function, "__qualname__", type(function).__qualname__),
             caller=_place(tx),
             options=options if isinstance(options, NestedCompileRegionOptions) else None,
+            key=_key(tx, mark, args[1:], kwargs),
         )
         limit = getattr(mark, "__marked_compile_region_max_reuse_entries__", 8)
         return call_region(tx, call, fn, args[1:], kwargs, limit)

@@ -12,14 +12,14 @@ from torch_regions.overlay import replaces, stock
 @replaces("LazyVariableTracker.create")
 @staticmethod
 def create(value: Any, source: Any, *, tx: Any = None, **options: Any) -> Any:
-    for came_by in LISTENING:
-        came_by.add(source)
+    for listener in LISTENING:
+        listener.came_by.add(source)
     return stock("torch._dynamo.variables.lazy:LazyVariableTracker.create")(value, source, tx=tx, **options)
 
 
 @replaces("LazyConstantVariable.create")
 @staticmethod
 def create_constant(value: Any, source: Any, **options: Any) -> Any:
-    for came_by in LISTENING:
-        came_by.add(source)
+    for listener in LISTENING:
+        listener.came_by.add(source)
     return stock("torch._dynamo.variables.lazy:LazyConstantVariable.create")(value, source, **options)

@@ -1,0 +1,16 @@
+"""Overlay of torch._dynamo.variables.script_object: the calls of regions hear which opaque objects are looked into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._dynamo.region_listening import LISTENING
+
+from torch_regions.overlay import replaces, stock
+
+
+@replaces("TorchScriptObjectVariable.as_python_constant")
+def as_python_constant(self: Any) -> Any:
+    for listener in LISTENING:
+        listener.opened.add(self.source)
+    return stock("torch._dynamo.variables.script_object:TorchScriptObjectVariable.as_python_constant")(self)
