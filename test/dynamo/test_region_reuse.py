@@ -212,7 +212,8 @@ def test_an_outer_region_over_an_inner_one_that_branches_on_a_flag():
 
     layers = [Layer(flag) for flag in (True, False, True, False)]
     inner = region(lambda layer, x: x.sin() + 1 if layer.flag else x.cos() - 1)
-    outer = region(lambda layer, x: inner(layer, x * 2) * 3)
+    # Twice: an inner body that one outer body calls once is put back into that.
+    outer = region(lambda layer, x: inner(layer, inner(layer, x * 2)) * 3)
 
     def f(x):
         for layer in layers:
@@ -227,6 +228,7 @@ def test_an_outer_region_over_an_inner_one_that_branches_on_a_flag():
             if node.target is torch.ops.higher_order.invoke_subgraph:
                 called.setdefault(module is backend.graphs[0], set()).add(node.args[1])
     assert len(called[True]) == 2 and len(called[False]) == 2
+    assert became()["traced"] == 4
     agrees(f, X)
 
 

@@ -21,6 +21,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo import config
 from torch._dynamo.region_arguments import Arguments, CannotReuse
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_held import HeldConstant, Opened, held_type, hold, hold_list
@@ -146,6 +147,8 @@ class _Held:
             raise CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
+        if tx.output.export or config.install_free_tensors:
+            raise CannotReuse(ReuseMissReason.EXPORTED)
         self.constants: list[HeldConstant] = []
         plain = _hold_all(args, kwargs, self.constants, opened)
         self.args, self.kwargs = _hold_lists(*plain)

@@ -55,6 +55,7 @@ class ReuseMissReason(enum.Enum):
     RESULT_SHARES_MEMORY = "a result shares memory with something outside of it"
     UNBACKED_SYMBOL = "it makes a size that depends on data"
     INSIDE_HIGHER_ORDER_OP = "it is called inside the body of a higher order operator"
+    EXPORTED = "what is exported has its weights as attributes, each registered once"
     INSIDE_TRANSFORM = "it is called inside vmap or another function transform"
     INDEX_NOT_ALONE = "it finds an element by an index and also by another way"
     SYMBOLIC_NUMBER = "it reads a number behind an argument that Dynamo treats as symbolic"
