@@ -67,6 +67,8 @@ class InvokeSubgraphReuseCondition:
     # Sources of arguments that the call came by in another way too. Without them, a body that reads a global would be
     # reused with what the argument is in another call in the place of that global.
     fixed: set[Any]
+    # The above, as it is checked; made when the first call asks for it.
+    checks: Any
 
 
 @replaces

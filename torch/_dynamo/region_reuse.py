@@ -30,7 +30,8 @@ from torch._dynamo.region_operands import build_as_traced, inputs_from, name_of,
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, changed_among, come_by, pending, reachable, sources_held
 from torch._dynamo.region_results import RecipeWriter
-from torch._dynamo.region_transport import Fate, Fates, Resolver, Transport, has_identity, resolver, root_of
+from torch._dynamo.region_route import Route
+from torch._dynamo.region_transport import Fate, Fates, Place, Resolver, Transport, has_identity, resolver, root_of
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
@@ -205,6 +206,7 @@ def _condition(
         # What they hold is looked up now: what a container holds later on, without being changed, was not met.
         [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own and not _is_under(t, untouched)],
         fixed.intersection(s for sources in leaf_sources for s in sources),
+        None,
     )
 
 
@@ -347,35 +349,61 @@ def _check_held(
             raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression} is {found!r:.80}, not {expected!r:.80}")
 
 
+class _Checks:
+    """What an entry's condition says of the stops of one route."""
+
+    def __init__(self, condition: InvokeSubgraphReuseCondition, resolve: Resolver) -> None:
+        paths: list[Path] = condition.paths  # type: ignore[attr-defined]
+        roots = {s for sources in condition.leaf_sources for s in sources}.union(p.element for p in paths)
+        self.route = Route(roots, resolve)
+        number = self.route.number
+        guards: list[Any] = condition.guards
+        self.guards = [
+            (number(source), [(check.eval_fn, *expected) for _, check, expected, _ in of_source])
+            for source, of_source in itertools.groupby(guards, operator.itemgetter(0))
+        ]
+        self.objects = [(number(source), looks) for source, looks in condition.objects]
+        self.distinct = [number(source) for source in condition.distinct]
+        self.same = [(number(one), number(other)) for one, other in condition.same]
+
+
 def _check(tx: InstructionTranslatorBase, arguments: Arguments, entry: InvokeSubgraphReuseEntry, fates: Fates) -> None:
-    condition = entry.condition
+    condition: Any = entry.condition
     if changed := changed_among(tx, condition.met):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
-    guards: list[Any] = condition.guards
-    for source, of_source in itertools.groupby(guards, operator.itemgetter(0)):
-        if _differs(fates, source):
-            value = fates.value(source)
-            for _, check, (expected, exact), _ in of_source:
-                if not check.eval_fn(value, expected) or exact_key(value) != exact:
-                    new = fates.transport(source).name
-                    raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{new} is {value!r:.80}, not {expected!r:.80}")
-    for source, looks in condition.objects:
-        if _differs(fates, source) and appearance(fates.value(source)) != looks:
-            raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, fates.transport(source).name)
-    _check_identities(condition, fates)
+    checks = condition.checks = condition.checks or _Checks(condition, fates.resolve)
+    try:
+        places = checks.route.follow(fates)
+    except Exception as e:
+        raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{type(e).__name__}: {e}") from None
+    _check_guards(checks, places, fates)
+    _check_identities(checks, places, condition.elsewhere, fates)
+    own = {id(places[i].value) for i in checks.distinct}
     for held in arguments.lists if entry.effects else ():
         # The call appends to it: it must be none of those that it looks at by another way.
         value = held.real(tx)
-        if value is not None and any(fates.value(source) is value for source in condition.distinct):
+        if value is not None and (id(value) in own or id(value) in condition.elsewhere):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
-        if id(value) in condition.elsewhere:
-            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
+    own.update(id(places[i].value) for i, _ in checks.same)
     trackers = tx.output.side_effects.id_to_variable
-    sources = (*condition.distinct, *(one for one, _ in condition.same))
-    known = (trackers.get(id(fates.value(source))) for source in sources)
-    if changed := pending(tx, [tracker for tracker in known if tracker is not None]):
+    if changed := pending(tx, [trackers[i] for i in own if i in trackers]):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_built(tx, condition, fates)
+
+
+def _check_guards(checks: _Checks, places: list[Place], fates: Fates) -> None:
+    for i, of_source in checks.guards:
+        place = places[i]
+        if not place.same:
+            value = place.value
+            for evaluate, expected, exact in of_source:
+                if not evaluate(value, expected) or exact_key(value) != exact:
+                    new = fates.transport(place.source).name
+                    raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{new} is {value!r:.80}, not {expected!r:.80}")
+    for i, looks in checks.objects:
+        place = places[i]
+        if not place.same and appearance(place.value) != looks:
+            raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, fates.transport(place.source).name)
 
 
 def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
@@ -476,13 +504,14 @@ def _needs_source(condition: InvokeSubgraphReuseCondition, root: Source) -> bool
     return any(s != root and root_of(s, (root,)) for s in behind)
 
 
-def _check_identities(condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
-    seen: dict[int, Source] = {}
-    for source in condition.distinct:
-        value = value_at(fates.value, source)
-        if seen.setdefault(id(value), source) is not source or id(value) in condition.elsewhere:
-            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, fates.transport(source).name)
-    for one, other in condition.same:
-        if value_at(fates.value, one) is not value_at(fates.value, other):
-            names = [fates.transport(source).name for source in (one, other)]
+def _check_identities(checks: _Checks, places: list[Place], elsewhere: dict[int, Source], fates: Fates) -> None:
+    seen: set[int] = set()
+    for i in checks.distinct:
+        value = id(places[i].value)
+        if value in seen or value in elsewhere:
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, fates.transport(places[i].source).name)
+        seen.add(value)
+    for i, j in checks.same:
+        if places[i].value is not places[j].value:
+            names = [fates.transport(places[k].source).name for k in (i, j)]
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, " and ".join(names))

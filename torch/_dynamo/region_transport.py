@@ -15,7 +15,9 @@ from torch._dynamo.source import (
     GetItemSource,
     LocalSource,
     NNModuleSource,
+    ParamBufferSource,
     UnspecializedNNModuleSource,
+    UnspecializedParamBufferSource,
 )
 from torch._guards import ChainedSource, Source
 
@@ -34,7 +36,7 @@ def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
     return None
 
 
-_UNKNOWN: Any = object()
+UNKNOWN: Any = object()
 
 
 class Place:
@@ -50,7 +52,7 @@ class Place:
         # Whether that is another one.
         self.moves = moves
         # What stands there in this call.
-        self.value = _UNKNOWN
+        self.value = UNKNOWN
         self.fate: Fate | None = None
         # Whether the earlier call found the very same object.
         self.same = False
@@ -88,6 +90,13 @@ class Transport:
             place = self._places[id(source)] = Place(source, root, moves)
         return place
 
+    def take(self, source: Source, moves: bool) -> Place:
+        """The place of a source of which is known whether it is another one in this call."""
+        place = self._places.get(id(source))
+        if place is None:
+            place = self._places[id(source)] = Place(source, None, moves)
+        return place
+
     def add(self, old: Source, new: Source) -> bool:
         """Adds a root; false when it is one already, with another end."""
         if old not in self._roots:
@@ -106,7 +115,7 @@ def _parts(source: Source) -> dict[str, Source]:
 
 
 # Most sources are of these kinds.
-_BASE_ALONE = (AttrSource, UnspecializedNNModuleSource, NNModuleSource)
+_BASE_ALONE = (AttrSource, UnspecializedParamBufferSource, UnspecializedNNModuleSource, NNModuleSource)
 
 
 @functools.cache
@@ -141,10 +150,10 @@ class Resolver:
         known = self._by_id.get(id(source))
         if known is not None:
             return known[1]
-        value = self._values.get(source, _UNKNOWN)
-        if value is _UNKNOWN:
+        value = self._values.get(source, UNKNOWN)
+        if value is UNKNOWN:
             value = _follow(source, self)
-            self._values[source] = value = self._find(source) if value is _UNKNOWN else value
+            self._values[source] = value = self._find(source) if value is UNKNOWN else value
         self._by_id[id(source)] = source, value
         return value
 
@@ -156,18 +165,42 @@ class Resolver:
         return source.get_value(self._globals, {}, self._values)
 
 
-def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
-    """What stands at a source of a common kind, given what stands at its base; ``_UNKNOWN`` for other kinds."""
+class Step(enum.Enum):
+    """How a source comes of its base."""
+
+    ATTRIBUTE = enum.auto()
+    ITEM = enum.auto()
+    SAME = enum.auto()  # another name for the same thing
+    UNUSUAL = enum.auto()  # of its base alone
+    OTHER = enum.auto()
+
+
+_ATTRIBUTES = (AttrSource, ParamBufferSource, UnspecializedParamBufferSource)
+
+
+def step_of(source: Any) -> tuple[Step, Any]:
+    """How ``source`` comes of its base, and by which name or index."""
     kind = type(source)
-    if kind is AttrSource:
-        return getattr(at(source.base), source.member)
+    if kind in _ATTRIBUTES:
+        return Step.ATTRIBUTE, source.member
     if kind is DictGetItemSource and not isinstance(source.index, Source):
-        return at(source.base)[source.index]
+        return Step.ITEM, source.index
     if kind is GetItemSource and not source.index_is_slice:
-        return at(source.base)[source.index]
+        return Step.ITEM, source.index
     if isinstance(source, NNModuleSource):
-        return at(source.base)
-    return _UNKNOWN
+        return Step.SAME, None
+    return (Step.UNUSUAL if list(_parts(source)) == ["base"] else Step.OTHER), None
+
+
+def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
+    """What stands at a source of a common kind, given what stands at its base; ``UNKNOWN`` for other kinds."""
+    step, key = step_of(source)
+    if step in (Step.UNUSUAL, Step.OTHER):
+        return UNKNOWN
+    value = at(source.base)
+    if step is Step.ATTRIBUTE:
+        return getattr(value, key)
+    return value[key] if step is Step.ITEM else value
 
 
 class Fate(enum.Enum):
@@ -190,11 +223,11 @@ class Fates:
 
     def __call__(self, source: Source) -> Fate:
         """Raises what following the source raises."""
-        return self._look(source).fate  # type: ignore[return-value]
+        return self.look(source).fate  # type: ignore[return-value]
 
     def may_differ(self, source: Source) -> bool:
         """Whether there may be something else at ``source``; false behind an object that both calls share."""
-        return not self._look(source).same
+        return not self.look(source).same
 
     def value(self, source: Source) -> Any:
         """What stands in this call where ``source`` was in the earlier one.  Raises what following the source raises.
@@ -202,9 +235,9 @@ class Fates:
         No source is made for it: most of what is looked at needs none.
         """
         place = self.transport.place(source)
-        if place.value is _UNKNOWN:
-            value = _UNKNOWN if place.new is not None or not place.moves else _follow(source, self.value)
-            place.value = self.resolve(self.transport(source)) if value is _UNKNOWN else value
+        if place.value is UNKNOWN:
+            value = UNKNOWN if place.new is not None or not place.moves else _follow(source, self.value)
+            place.value = self.resolve(self.transport(source)) if value is UNKNOWN else value
         return place.value
 
     def behind_known(self, source: Source) -> Source:
@@ -233,26 +266,35 @@ class Fates:
             if self(source) is Fate.OWN:
                 self._stamped.setdefault(id(self.value(source)), (self, source))
 
-    def _look(self, source: Source) -> Place:
+    def look(self, source: Source) -> Place:
+        """What is known of ``source`` in this call.  Raises what following the source raises."""
         place = self.transport.place(source)
         if place.fate is None:
-            fate, place.same = self._find(place)
-            place.fate = fate
+            self._settle_alone(place)
         return place
 
-    def _find(self, place: Place) -> tuple[Fate, bool]:
+    def _settle_alone(self, place: Place) -> None:
         source = place.source
         if not place.moves:
-            return Fate.UNCHANGED, True
+            place.fate, place.same = Fate.UNCHANGED, True
+            return
         value = self.value(source)
         same = value is self.resolve(source) and has_identity(value)
-        if isinstance(source, ChainedSource):
-            base = self._look(source.base)
-            if base.fate in (Fate.KNOWN, Fate.BEHIND_KNOWN):
-                return Fate.BEHIND_KNOWN, same or base.same
-        known = self.known(value)
-        elsewhere = known is not None and has_identity(value) and known.name != self.transport(source).name
-        return (Fate.KNOWN if same or elsewhere else Fate.OWN), same
+        self.settle(place, self.look(source.base) if isinstance(source, ChainedSource) else None, same)
+
+    def settle(self, place: Place, above: Place | None, same: bool) -> None:
+        """Finds the fate of a place that moves, behind ``above``; ``same``: whether it is the earlier call's object."""
+        place.same = same
+        if above is not None and above.fate in _AT_KNOWN:
+            place.fate, place.same = Fate.BEHIND_KNOWN, same or above.same
+            return
+        if not same:
+            known = self.known(place.value)
+            same = known is not None and has_identity(place.value) and known.name != self.transport(place.source).name
+        place.fate = Fate.KNOWN if same else Fate.OWN
+
+
+_AT_KNOWN = (Fate.KNOWN, Fate.BEHIND_KNOWN)
 
 
 def has_identity(value: Any) -> bool:
