@@ -450,11 +450,12 @@ def transported_guards(match: Match) -> list[tuple[Source, Any]]:
     found = []
     indices = ((source, make) for source, makers in condition.indices.items() for make in makers)
     for source, make in (*((source, make) for source, _, _, make in condition.guards), *indices):
-        fate, new = fates(source), fates.transport(source)
+        place = fates.look(source)
+        fate = place.fate
         if fate is Fate.OWN:
-            found.append((new, make))
+            found.append((fates.transport.of(place), make))
         elif fate is Fate.KNOWN:
-            known = fates.known(fates.value(source))
+            new, known = fates.transport.of(place), fates.known(fates.value(source))
             if known is not None:
                 make = dynamo_guards.make_dupe_guard(new, known)
             if make is not None:

@@ -16,6 +16,7 @@ from torch._dynamo.source import (
     LocalSource,
     NNModuleSource,
     ParamBufferSource,
+    UnspecializedBuiltinNNModuleSource,
     UnspecializedNNModuleSource,
     UnspecializedParamBufferSource,
 )
@@ -71,10 +72,19 @@ class Transport:
         self._places: dict[int, Place] = {}
 
     def __call__(self, source: Source) -> Source:
-        place = self.place(source)
+        return self.of(self.place(source))
+
+    def of(self, place: Place) -> Source:
+        """The source in this call."""
         if place.new is None:
-            parts = {name: self(part) for name, part in _parts(source).items()}
-            place.new = dataclasses.replace(source, **parts) if place.moves else source
+            source: Any = place.source
+            if not place.moves:
+                place.new = source
+            elif type(source) in _PLAIN:
+                place.new = _behind(source, self(source.base))
+            else:
+                parts = {name: self(part) for name, part in _parts(source).items()}
+                place.new = dataclasses.replace(source, **parts)
         return place.new
 
     def place(self, source: Source) -> Place:
@@ -116,6 +126,18 @@ def _parts(source: Source) -> dict[str, Source]:
 
 # Most sources are of these kinds.
 _BASE_ALONE = (AttrSource, UnspecializedParamBufferSource, UnspecializedNNModuleSource, NNModuleSource)
+
+
+_PLAIN = (*_BASE_ALONE, UnspecializedBuiltinNNModuleSource)
+
+
+def _behind(source: Source, base: Source) -> Source:
+    """``source`` with another base.  Not checked anew, and nothing but its fields is taken over."""
+    kind: Any = type(source)
+    made = object.__new__(kind)
+    fields = vars(source)
+    vars(made).update({name: fields[name] for name in _field_names(kind)}, base=base)
+    return made
 
 
 @functools.cache
