@@ -23,12 +23,6 @@ def _is_fake_tensor_same(
     kind = lifted_class(new)
     if kind is not None:
         return kind is lifted_class(old)
-    return stock("torch._inductor.fx_utils:_is_fake_tensor_same")(
-        new,
-        old,
-        existing_storages,
-        check_strides=check_strides,
-        check_storage=check_storage,
-        node=node,
-        recursive_ids=recursive_ids,
-    )
+    compare = stock("torch._inductor.fx_utils:_is_fake_tensor_same")
+    what = {"check_strides": check_strides, "check_storage": check_storage}
+    return compare(new, old, existing_storages, node=node, recursive_ids=recursive_ids, **what)
