@@ -5,11 +5,10 @@ cached_compile.py BLOCKS [train]
 
 from __future__ import annotations
 
-import json
 import sys
 
 import torch
-from torch._dynamo.utils import counters
+from processes import cache_counts, tell
 
 
 class Block(torch.nn.Module):
@@ -40,7 +39,7 @@ def main(blocks: int, train: bool) -> None:
             weights = [p for layer in layers for p in layer.parameters()]
             grads = (torch.autograd.grad(y.sin().sum(), [x, *weights]) for y in (expected, compiled))
             torch.testing.assert_close(*grads)
-    print(json.dumps(dict(counters["aot_autograd"])))
+    tell(cache=cache_counts())
 
 
 if __name__ == "__main__":

@@ -6,44 +6,32 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
-import json
 import os
 import pickle
-import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import processes
 import pytest
 
 
-HERE = Path(__file__).resolve().parent
-PROGRAM = HERE / "cached_compile.py"
 BLOCKS = 16
 PR_CAPBSET_DROP = 24
 CAPABILITIES_THAT_IGNORE_MODES = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 
-def start(folder: Path, *arguments: object, prepare=None, **env: str) -> subprocess.Popen[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCH")}
-    environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    environment |= {"TORCH_REGIONS": "strict", "OMP_NUM_THREADS": "1", **env}
-    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, preexec_fn=prepare)
+def start(folder: Path, *arguments: object, **options) -> subprocess.Popen[str]:
+    return processes.start("cached_compile.py", folder, *arguments, **options)
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[dict[str, int], list[str]]:
     """What the cache counted, and the warnings: one line each."""
-    out, err = process.communicate(timeout=400)
-    assert process.returncode == 0, out + err
-    counts = json.loads(out.splitlines()[-1])
-    found = {name: counts.get(f"autograd_cache_{name}", 0) for name in ("hit", "miss", "bypass")}
-    return found, [line for line in err.splitlines() if re.match(r"[WE]\d{4} ", line)]
+    told, warnings = processes.finish(process)
+    return told["cache"], warnings
 
 
 def run(folder: Path, *arguments: object, **options) -> tuple[dict[str, int], list[str]]:
@@ -69,7 +57,9 @@ def test_like_blocks_in_training(tmp_path):
 @pytest.fixture
 def redis_port(tmp_path) -> Iterator[int]:
     assert importlib.util.find_spec("redis"), "the Python client of Redis is missing: pip install -r requirements.txt"
-    spec = importlib.util.spec_from_file_location("redis_server", HERE.parents[1] / "tools" / "redis_server.py")
+    spec = importlib.util.spec_from_file_location(
+        "redis_server", processes.HERE.parents[1] / "tools" / "redis_server.py"
+    )
     assert spec is not None and spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)

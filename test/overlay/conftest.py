@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from overlay_tools import BACKENDS, COND, ERRORS, GUARDS, SCOPE, Toy, run_code
+from overlay_tools import BACKENDS, COND, ERRORS, GUARDS, REPO, SCOPE, Toy, run_code
 
 
 @pytest.fixture(scope="session")
@@ -30,5 +32,6 @@ def empty_toy(tmp_path) -> Toy:
 @pytest.fixture(scope="session")
 def repo_is_on() -> None:
     """The installed overlay must be on, or a test of it would test nothing."""
-    result = run_code("import torch_regions; s = torch_regions.status(); assert s, s.reason")
+    result = run_code("import torch_regions; s = torch_regions.status(); assert s, s.reason; print(s.root)")
     assert not result.warnings
+    assert Path(result.out.strip()) == REPO, "the overlay of another folder would be tested"

@@ -11,12 +11,15 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch_regions
 from torch_regions import _refresh
 from torch_regions._finder import overlay_files
 from torch_regions._verify import StockSources
 
 
 REPO = Path(__file__).resolve().parents[2]
+# Where this process has the package from; another one may be installed.
+OURS = Path(torch_regions.__file__).resolve().parents[1]
 TORCH = Path(importlib.util.find_spec("torch").submodule_search_locations[0])
 VERSION = next(
     line.split("=")[1].strip().strip("'\"")
@@ -39,7 +42,8 @@ class Result:
 
 def run_python(*arguments: str, path=(), cwd=None, check=True, python=sys.executable, **env: str) -> Result:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("TORCH", "PYTHON"))}
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    ours = [OURS] if python == sys.executable else []
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, [*path, *ours]))
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     environment.update(env)
     done = subprocess.run(

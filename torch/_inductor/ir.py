@@ -43,20 +43,6 @@ def _is_tensor_operand(operand: Any, example: Any) -> bool:
     )
 
 
-def _lower_body(subgraph: Any, examples: list[Any]) -> None:
-    """Lower the body of a region, once for all its calls."""
-    from torch._inductor.region_memory import analyse
-
-    body = V.graph.make_subgraph(gm=subgraph.graph_module, example_inputs=examples, subgraph_name=subgraph.name)
-    # The indices of donated inputs are about the graph around the calls; here they would let the body write into
-    # arguments at the same positions, which the caller or a later call still needs.
-    body.bw_donated_idxs = None
-    subgraph.graph = body
-    with V.set_graph_handler(body):
-        body.run(*examples)
-    subgraph.region_memory = analyse(body)
-
-
 def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:
     """The operands with the strides that the body was compiled for, whatever those of this call were in eager."""
     from torch._inductor.region_memory import strides_of_body
@@ -81,8 +67,8 @@ def _call(subgraph: Any, given: list[Any], operands: list[Any], symbols: dict[An
     device = next(o.get_device() for o in operands if not isinstance(o, ShapeAsConstantBuffer))
     call = InvokeSubgraph(subgraph=subgraph, operands=operands, layout=MultiOutputLayout(device=device))
     call.outputs = [
-        MultiOutput(translated(buffer.get_layout(), symbols), call, [(list, i)], skip_size_stride_alignment_checks=True)
-        for i, buffer in enumerate(memory.buffers)
+        MultiOutput(translated(layout, symbols), call, [(list, i)], skip_size_stride_alignment_checks=True)
+        for i, layout in enumerate(memory.buffers)
     ]
     for i in memory.mutated:
         call.mutation_outputs.append(MutationOutput(NoneLayout(device=device), operands[i], call))
@@ -106,10 +92,11 @@ def _write_back(original: Any, copied: Any) -> None:
 @replaces("InvokeSubgraph.create")  # type: ignore[untyped-decorator]
 @classmethod  # type: ignore[misc]
 def create(cls: Any, subgraph: Any, *operands: Any) -> list[Any]:
+    from torch._inductor.region_bodies import prepare
     from torch._inductor.region_memory import substitution
 
     given = [cls.realize_input(x) for x in operands]
     if subgraph.graph is None:
-        _lower_body(subgraph, _example_operands())
+        prepare(subgraph, _example_operands())
     symbols = substitution(subgraph.graph, given)
     return _call(subgraph, given, _constrained(subgraph, given, symbols), symbols)

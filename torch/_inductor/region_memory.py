@@ -39,7 +39,7 @@ class RegionMemory:
     """What the callers of a body need to know about its memory."""
 
     outputs: list[RegionOutput]
-    buffers: list[Any]
+    buffers: list[ir.Layout]  # of the buffers that the body returns
     mutated: list[int]  # positions of the operands that the body writes to
 
 
@@ -90,6 +90,7 @@ def analyse(graph: Any) -> RegionMemory:
     """Describe the outputs of the lowered body `graph`, and let it return each buffer of its own once."""
     positions = {name: i for i, name in enumerate(graph.graph_input_names)}
     names: dict[str, int] = {}
+    returned: list[Any] = []
     memory = RegionMemory([], [], _mutated(graph, positions))
     with V.set_graph_handler(graph):
         for output in graph.graph_outputs:
@@ -106,10 +107,11 @@ def analyse(graph: Any) -> RegionMemory:
                 buffer, layout = _resolve(_copy(output))
                 name = buffer.get_name()
             if name not in names:
-                names[name] = len(memory.buffers)
-                memory.buffers.append(ir.StorageBox(buffer))
+                names[name] = len(returned)
+                returned.append(ir.StorageBox(buffer))
+                memory.buffers.append(buffer.get_layout())
             memory.outputs.append(RegionOutput(buffer=names[name], layout=layout))
-        graph.graph_outputs = list(memory.buffers)
+        graph.graph_outputs = returned
     return memory
 
 

@@ -30,6 +30,8 @@ Node = torch.fx.Node
 GraphModule = torch.fx.GraphModule
 # How a value that this file does not know is serialized: any two values that differ have other bytes.
 Serialize = Callable[[Any], bytes]
+# What of a node's metadata is in its record, for whoever reads other metadata than AOTAutograd.
+Describe = Callable[[Node], Any]
 
 """
 Note [Numbers for names]
@@ -92,8 +94,9 @@ class CanonicalGraph:
     a method: whether a graph may be cached is asked of them.
     """
 
-    def __init__(self, root: GraphModule, serialize: Serialize) -> None:
+    def __init__(self, root: GraphModule, serialize: Serialize, describe: Describe | None = None) -> None:
         self.serialize = serialize
+        self.describe = describe
         self.modules: list[GraphModule] = []
         self.records: list[list[tuple[Any, ...]]] = []
         self._numbers: dict[int, int] = {}  # id of a body -> its number
@@ -165,6 +168,7 @@ class _Walk:
 
     def __init__(self, graph: CanonicalGraph, module: GraphModule, records: list[tuple[Any, ...]]) -> None:
         self.graph = graph
+        self.describe = graph.describe
         self.module = module
         self.records = records
         self.number: dict[Node, int] = {}
@@ -223,7 +227,10 @@ class _Walk:
             args[1] = self.graph.identifier(node.args[1])
         kwargs = node.kwargs
         named = sorted((k, value(v)) for k, v in kwargs.items()) if kwargs else None
-        meta = None if _META_KEYS.isdisjoint(node.meta) else self._meta(node.meta)
+        if self.describe is not None:
+            meta = self.describe(node)
+        else:
+            meta = None if _META_KEYS.isdisjoint(node.meta) else self._meta(node.meta)
         number[node] = len(self.records)
         self.records.append((self.fixed_before[node], op, target, args, named, meta))
 

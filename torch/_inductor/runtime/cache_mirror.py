@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 # A folder with more files than this is not mirrored; the process begins with an empty one.
 MAX_MIRRORED_FILES = 50_000
 # Folders that a lookup or a compile writes to.
-_WRITTEN = ("aotautograd", "fxgraph", "locks")
+_WRITTEN = ("aotautograd", "fxgraph", "locks", "regions")
 _mirrors: dict[str, str] = {}
 
 

@@ -1,0 +1,45 @@
+"""A model with regions that one process has compiled is found by another, however its regions are made known there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+
+
+LAYERS = 4
+FOUND = {"hit": 1, "miss": 0, "bypass": 0}
+NOT_FOUND = {"hit": 0, "miss": 1, "bypass": 0}
+
+
+def run(folder: Path, way: str, mode: str, layers: int = LAYERS) -> dict[str, Any]:
+    """What the program told; it has compared its results and gradients with eager."""
+    told, warnings = processes.finish(processes.start("cached_model.py", folder, layers, way, mode))
+    assert not warnings
+    return told
+
+
+@pytest.fixture(scope="module", params=["infer", "train"])
+def filled(request, tmp_path_factory) -> tuple[Path, str]:
+    """A folder in which a process has left the model that it compiled through the flag."""
+    folder = tmp_path_factory.mktemp(request.param)
+    told = run(folder, "flag", request.param)
+    assert told["cache"] == NOT_FOUND
+    assert told["calls"]["REUSED"] >= LAYERS - 2
+    return folder, request.param
+
+
+@pytest.mark.parametrize("way", ["flag", "mark", "reordered"])
+def test_other_process_finds_it(filled, way):
+    folder, mode = filled
+    told = run(folder, way, mode)
+    assert told["cache"] == FOUND
+    assert told["calls"]["REUSED"] >= LAYERS - 2
+
+
+def test_another_program_does_not(filled):
+    folder, mode = filled
+    assert run(folder, "flat", mode)["cache"] == NOT_FOUND
+    assert run(folder, "mark", mode, LAYERS - 1)["cache"] == NOT_FOUND

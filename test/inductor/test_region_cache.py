@@ -1,0 +1,221 @@
+"""Bodies that are found again: the code is what lowering would have made, and what is kept badly is not used."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from region_keys import twice
+from torch._dynamo.utils import counters
+from torch._inductor import config, region_bodies, region_cache
+from torch._inductor.region_cache import FOLDER, Unkept, UnkeptError
+from torch._inductor.region_code import NotApartError
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._inductor.utils import fresh_cache, run_and_get_code
+
+
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def own_cache() -> Iterator[None]:
+    with fresh_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+        region_cache._said.clear()
+        yield
+
+
+def tensors() -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return torch.randn(4, 8, dtype=torch.float64), torch.randn(8, 8, dtype=torch.float64)
+
+
+def compile_and_check(program: Callable[..., Any], *args: torch.Tensor) -> tuple[dict[str, int], list[str]]:
+    """Compiles a program that no cache has as a whole, compares it with eager; what became of bodies, and the code."""
+    shutil.rmtree(os.path.join(cache_dir(), "fxgraph"), ignore_errors=True)
+    torch._dynamo.reset()
+    counters.clear()
+    theirs, ours = ([x.clone().requires_grad_(x.requires_grad) for x in args] for _ in range(2))
+    expected = program(*theirs)
+    actual, codes = run_and_get_code(torch.compile(program, dynamic=False), *ours)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(ours, theirs)
+    # The first line numbers the graphs of a process; comments tell where the code was first seen.
+    return dict(counters["region_bodies"]), [re.sub(r"(?m)^ *# .*\n", "", code) for code in codes]
+
+
+def entries() -> list[Path]:
+    return sorted(path for path in Path(cache_dir(), FOLDER).rglob("*") if path.is_file())
+
+
+def gated(x, w):
+    return F.gelu(x @ w) * 2.0 + x
+
+
+def summed(x, w):
+    y = torch.sin(x) * 3 + x
+    return (y @ w).softmax(-1) + y.sum(0), x.cos() * 2
+
+
+def without_kernels(x, w):
+    return torch.mm(x, w)
+
+
+def written(x, w):
+    y = x @ w
+    x.mul_(0.5)
+    return y.sin() + x
+
+
+@pytest.mark.parametrize("body", [gated, summed, without_kernels, written], ids=lambda f: f.__name__)
+def test_found_code_is_what_lowering_makes(body):
+    program = twice(body)
+    with config.patch(fx_graph_cache=False):
+        told, plain = compile_and_check(program, *tensors())
+    assert told == {"lowered": 1, "OFF": 1} and not entries()
+    told, fresh = compile_and_check(program, *tensors())
+    assert told == {"lowered": 1} and len(entries()) == 1
+    told, found = compile_and_check(program, *tensors())
+    assert told == {"found": 1}
+    assert plain == fresh == found
+
+
+def one_way(x, w):
+    first = gated_region(gated_region(x, w), w)
+    second = summed_region(first, w)
+    return first, summed_region(second[0], w)
+
+
+def other_way(x, w):
+    # A kernel of the program's own comes first, and one of the program's is the same as one of a body's.
+    y = torch.tanh(x) + 1
+    z = F.gelu(x @ w) * 2.0 + x
+    second = summed_region(summed_region(y, w)[1], w)
+    return z, second, gated_region(gated_region(second[0], w), w)
+
+
+gated_region = torch.compiler.nested_compile_region(gated)
+summed_region = torch.compiler.nested_compile_region(summed)
+
+
+def test_kernels_of_two_bodies_and_a_program():
+    """Names of kernels do not clash, and equal kernels are one, wherever the bodies come from."""
+    with config.patch(fx_graph_cache=False):
+        plain = compile_and_check(other_way, *tensors())[1]
+    assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 1}
+    told, mixed = compile_and_check(other_way, *tensors())
+    assert told == {"found": 1, "lowered": 1}
+    assert compile_and_check(one_way, *tensors())[0] == {"found": 2}
+    told, found = compile_and_check(other_way, *tensors())
+    assert told == {"found": 2}
+    assert plain == mixed == found
+
+
+def test_another_meaning_is_another_body():
+    assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 1}
+    assert compile_and_check(twice(lambda x, w: F.gelu(x @ w) * 2.5 + x), *tensors())[0] == {"lowered": 1}
+    assert compile_and_check(twice(gated), *(x.float() for x in tensors()))[0] == {"lowered": 1}
+    assert compile_and_check(twice(lambda left, right: gated(left, right)), *tensors())[0] == {"found": 1}
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "garbage", "changed"])
+def test_damaged_entry(damage, caplog):
+    program = twice(gated)
+    compile_and_check(program, *tensors())
+    (entry,) = entries()
+    good = entry.read_bytes()
+    damaged = {
+        "truncated": good[:-100],
+        "empty": b"",
+        "garbage": b"not an entry",
+        "changed": good.replace(b"0.5", b"0.6"),
+    }[damage]
+    assert damaged != good
+    entry.write_bytes(damaged)
+    with caplog.at_level(logging.WARNING, logger=region_cache.__name__):
+        assert compile_and_check(program, *tensors())[0] == {"lowered": 1}
+    (record,) = (r for r in caplog.records if r.name == region_cache.__name__)
+    assert "cannot be read" in record.getMessage()
+    # It was replaced.
+    assert entry.read_bytes() == good
+    assert compile_and_check(program, *tensors())[0] == {"found": 1}
+
+
+def test_folder_that_cannot_be_written(caplog):
+    Path(cache_dir()).mkdir(exist_ok=True)
+    Path(cache_dir(), FOLDER).write_text("a file in the place of the folder")
+    with caplog.at_level(logging.WARNING, logger=region_cache.__name__):
+        assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 1}
+    assert "cannot be written" in caplog.text
+
+
+def test_code_that_is_not_apart(monkeypatch):
+    """Such a body is lowered anew for its program, which comes out as without a cache."""
+    with config.patch(fx_graph_cache=False):
+        plain = compile_and_check(twice(summed), *tensors())[1]
+
+    def refuse(graph):
+        raise NotApartError("a test")
+
+    monkeypatch.setattr(region_bodies, "compile_alone", refuse)
+    told, code = compile_and_check(twice(summed), *tensors())
+    assert told == {"lowered": 2, "CODE": 1} and not entries()
+    assert code == plain
+
+
+def test_writes_to_the_program_are_noticed(monkeypatch):
+    from torch._inductor.codegen.wrapper import SubgraphPythonWrapperCodegen
+
+    stock = SubgraphPythonWrapperCodegen.define_kernel
+
+    def define_kernel(self, name, *args, **kwargs):
+        self.parent_wrapper.header.writeline("# something of a body's")
+        stock(self, name, *args, **kwargs)
+
+    monkeypatch.setattr(SubgraphPythonWrapperCodegen, "define_kernel", define_kernel)
+    assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 2, "CODE": 1}
+    assert not entries()
+
+
+def constant(x, w):
+    return (x @ w).sin() + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+
+
+def pooled(x, w):
+    return F.fractional_max_pool2d(x[None, None] @ w, 2, output_size=2)
+
+
+def sorted_(x, w):
+    return torch.sort(x @ w)[0] + 1
+
+
+def test_constant_made_by_lowering():
+    told, _ = compile_and_check(twice(constant), *tensors())
+    assert told.keys() <= {"lowered", "ATTRIBUTE", "CONSTANT"} and not entries()
+
+
+def test_unusual_nodes(monkeypatch):
+    """A node of a kind that is not known is a reason to lower the body for its program."""
+    known = region_cache._NODES - {torch._inductor.ir.ExternKernelOut}
+    monkeypatch.setattr(region_cache, "_NODES", known)
+    told, _ = compile_and_check(twice(gated), *tensors())
+    assert told == {"lowered": 2, "NODE": 1} and not entries()
+
+
+def test_calls_of_operators():
+    """Operators that Inductor calls, with several results and without."""
+    for _ in range(2):
+        told, _ = compile_and_check(twice(sorted_), *tensors())
+    assert told == {"found": 1}
+
+
+def test_refusal_is_told():
+    error = UnkeptError(Unkept.NODE, "a detail")
+    assert str(error) == f"{Unkept.NODE.value}: a detail"
+    assert str(UnkeptError(Unkept.OFF)) == Unkept.OFF.value

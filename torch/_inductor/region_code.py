@@ -1,0 +1,140 @@
+"""The generated code of a region's body, apart from any program: compiled alone, then linked into the graph around it.
+
+Note [A body is an object file]
+Inductor writes the code of a body into the middle of a program: its kernels are numbered with the program's, a kernel
+that the program has already is not defined again, and every buffer carries the name under which the program holds the
+body.  So the text depends on where it stands.
+
+Here a body is generated against an empty wrapper, under a name of its own, with kernels that are numbered from zero.
+That text depends on nothing but the body.  ``link`` puts it into a program: it gives the kernels the program's next
+numbers, or the names of equal kernels that are there already, and the buffers the name of the body there.  A body that
+was found in the cache and one that was just lowered go through the same ``link``, so both give the same program, and it
+is the one that Inductor would have written.  The program has the text itself, not a reference to it: no entry of the
+cache needs another one.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.utils import IndentedBuffer
+from torch._inductor.virtualized import V
+
+
+# Names that nothing else in a program has.
+BODY_NAME = "regionbody7c41"
+_KERNEL_NUMBER = "regionkernel7c41_{}_"
+_KERNEL_NAME = re.compile(r"(\w*?)regionkernel7c41_(\d+)_")
+
+
+class NotApartError(Exception):
+    """The generated code cannot be told apart from a program's."""
+
+
+@dataclass
+class Kernel:
+    """A kernel that a body defines."""
+
+    stem: str  # its name without its number
+    source: str  # equal kernels have equal sources
+    definition: str
+
+
+@dataclass
+class BodyCode:
+    """The text of a body: kernels' definitions stand between ``before`` and ``after``."""
+
+    before: str
+    kernels: list[Kernel]
+    after: str
+
+
+class _EmptyWrapper(PythonWrapperCodegen):
+    """The outermost wrapper, for a body that stands in no program."""
+
+    def write_header(self) -> None:
+        pass
+
+    def write_prefix(self) -> None:
+        pass
+
+    def write_kernel_autotune_defs_header(self) -> None:
+        pass
+
+    def next_kernel_suffix(self) -> str:
+        return _KERNEL_NUMBER.format(next(self._names_iter))
+
+    def written(self) -> dict[str, int]:
+        """How much each part holds that a body could have written to."""
+        counts = {}
+        for name, value in vars(self).items():
+            if isinstance(value, IndentedBuffer):
+                counts[name] = len(value.getvalue())
+            elif name != "src_to_kernel" and isinstance(value, (dict, list, set)):
+                counts[name] = len(value)
+        return counts
+
+
+def compile_alone(graph: Any) -> BodyCode:
+    """The code of a lowered body that was given ``BODY_NAME``.  Raises ``NotApartError``.
+
+    For callers in a wrapper that is being written: it has set the options for the code of a body.
+    """
+    with V.set_graph_handler(graph):
+        around = _EmptyWrapper()
+        graph.parent = types.SimpleNamespace(wrapper_code=around)
+        before = around.written()
+        text = graph.codegen()[0].value
+    wrapper = graph.wrapper_code
+    if type(wrapper) is not SubgraphPythonWrapperCodegen:
+        raise NotApartError(f"the wrapper is a {type(wrapper).__name__}")
+    if around.written() != before:
+        raise NotApartError("it writes to the program around it")
+    return _take_apart(text, wrapper.header.getvalue(), around.src_to_kernel)
+
+
+def _take_apart(text: str, definitions: str, kernels: dict[str, str]) -> BodyCode:
+    if not kernels:
+        if definitions.strip():
+            raise NotApartError("it defines something else than kernels")
+        return BodyCode(text, [], "")
+    if text.count(definitions) != 1:
+        raise NotApartError("the definitions of its kernels are not in one piece")
+    before, after = text.split(definitions)
+    starts = []
+    for name in kernels.values():
+        beginning = f"\n\n{name} = "
+        if definitions.count(beginning) != 1:
+            raise NotApartError(f"{name} is not defined once")
+        starts.append(definitions.index(beginning))
+    if starts != sorted(starts) or (starts and definitions[: starts[0]].strip()):
+        raise NotApartError("something stands between its kernels")
+    starts[:1] = [0]
+    ends = [*starts[1:], len(definitions)]
+    found = []
+    for (source, name), start, end in zip(kernels.items(), starts, ends, strict=True):
+        stem = _KERNEL_NAME.fullmatch(name)
+        if stem is None:
+            raise NotApartError(f"{name} has no number")
+        found.append(Kernel(stem[1], source, definitions[start:end]))
+    return BodyCode(before, found, after)
+
+
+def link(code: BodyCode, wrapper: Any, name: str) -> str:
+    """The text of a body for the program that ``wrapper`` writes, where it is called ``name``."""
+    root = wrapper.get_root_graph() if isinstance(wrapper, SubgraphPythonWrapperCodegen) else wrapper
+    names, definitions = [], []
+    for kernel in code.kernels:
+        known = root.src_to_kernel.get(kernel.source)
+        if known is None:
+            known = root.src_to_kernel[kernel.source] = kernel.stem + root.next_kernel_suffix()
+            definitions.append(kernel.definition)
+        names.append(known)
+    text = code.before + "".join(definitions) + code.after
+    for number, (kernel, known) in enumerate(zip(code.kernels, names, strict=True)):
+        text = text.replace(kernel.stem + _KERNEL_NUMBER.format(number), known)
+    return text.replace(BODY_NAME, name)
