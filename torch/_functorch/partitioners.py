@@ -1,4 +1,4 @@
-"""Overlay of torch._functorch.partitioners: what crosses the boundary of a region is not given to the min-cut solver."""
+"""Overlay of torch._functorch.partitioners: values at the boundary of a region are not given to the min-cut solver."""
 
 from __future__ import annotations
 

@@ -51,6 +51,7 @@ def _lower_body(subgraph: Any, examples: list[Any]) -> None:
     # The indices of donated inputs are about the graph around the calls; here they would let the body write into
     # arguments at the same positions, which the caller or a later call still needs.
     body.bw_donated_idxs = None
+    body.is_body_of_region = True
     subgraph.graph = body
     with V.set_graph_handler(body):
         body.run(*examples)
