@@ -23,7 +23,7 @@ from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper, registered_hop_fake_fns
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_dynamo_compiling, is_exporting
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode
 from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -74,6 +74,18 @@ def _fake(subgraph: Any, identifier: str | None, *operands: Any) -> Any:
 _fakes: dict[Any, Callable[..., Any]] = registered_hop_fake_fns
 _run_on_fakes = _fakes[torch.ops.higher_order.invoke_subgraph]
 _fakes[torch.ops.higher_order.invoke_subgraph] = _fake
+
+
+def _record(proxy_mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+    from torch._higher_order_ops.region_tracing import record_call
+
+    results = record_call(proxy_mode, subgraph, identifier, operands)
+    return results if results is not None else _trace(proxy_mode, subgraph, identifier, *operands)
+
+
+_of_modes: dict[Any, Callable[..., Any]] = torch.ops.higher_order.invoke_subgraph.python_key_table
+_trace = _of_modes[ProxyTorchDispatchMode]
+_of_modes[ProxyTorchDispatchMode] = _record
 
 
 @replaces

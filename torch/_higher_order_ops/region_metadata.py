@@ -22,7 +22,7 @@ import torch
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import should_hoist
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx import GraphModule, Node
 
 
@@ -62,13 +62,18 @@ def is_as_traced(body: Any) -> bool:
 
 def examples_of_results(body: GraphModule, name: str = "example_value") -> list[Any]:
     """The examples that are noted under ``name`` at what a body returns; None for what is no tensor or size."""
+    return [node.meta.get(name) if isinstance(node, Node) else None for node in _results(body)]
+
+
+def _results(body: GraphModule) -> tuple[Any, ...] | list[Any]:
     (values,) = body.graph.output_node().args
-    listed = values if isinstance(values, (tuple, list)) else (values,)
-    return [node.meta.get(name) if isinstance(node, Node) else None for node in listed]
+    return values if isinstance(values, (tuple, list)) else (values,)
 
 
-def known_results(subgraph: Any, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...] | None:
+def known_results(subgraph: Any, operands: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...] | None:
     """Fresh fake tensors like those that ``subgraph`` returns for ``operands``; None where that is not known.
+
+    Among them is None for what the body returns as None: the gradient of an operand that has none.
 
     To be called under the fake mode that they shall be of.
     """
@@ -79,19 +84,24 @@ def known_results(subgraph: Any, operands: tuple[Any, ...]) -> tuple[torch.Tenso
     inputs = [node.meta.get(name) for node in body.graph.find_nodes(op="placeholder")]
     if len(inputs) != len(operands) or not all(map(_alike, inputs, operands)):
         return None
-    outputs = examples_of_results(body, name)
+    every = examples_of_results(body, name)
+    there = [place for place, value in enumerate(_results(body)) if value is not None]
+    outputs = [every[place] for place in there]
     if any(looks(value) is None for value in outputs) or (name == "val" and _share_memory(inputs, outputs)):
         return None
-    made = tuple(_fresh(value) for value in outputs)
-    if not all(map(_alike, outputs, made)):
+    fresh = _fresh(outputs)
+    if not all(map(_alike, outputs, fresh)):
         return None
+    made: list[torch.Tensor | None] = [None] * len(every)
+    for place, value in zip(there, fresh):
+        made[place] = value
     from torch._dynamo.region_options import verifying  # Dynamo imports this module
 
     if verifying():
         ran = subgraph(*operands)
-        if len(ran) != len(made) or not all(map(_alike, ran, made)):
+        if len(ran) != len(made) or not all(r is m or _alike(r, m) for r, m in zip(ran, made)):
             raise AssertionError(f"a body returns {ran}, and it was known to return {made}")
-    return made
+    return tuple(made)
 
 
 def _state_matters(operands: tuple[Any, ...]) -> bool:
@@ -145,5 +155,15 @@ def _share_memory(inputs: list[Any], outputs: list[Any]) -> bool:
     return any(storages.count(storage) > 1 for storage in own)
 
 
-def _fresh(like: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+def is_static(value: torch.Tensor) -> bool:
+    return not any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride(), value.storage_offset()))
+
+
+def _fresh(values: list[Any]) -> tuple[torch.Tensor, ...]:
+    mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    if not isinstance(mode, FakeTensorMode) or mode.propagate_real_tensors or not all(map(is_static, values)):
+        return tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values)
+    # What the mode would do for each, without asking it again what an empty tensor is.
+    with in_kernel_invocation_manager(mode):
+        under = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta") for v in values]
+    return tuple(FakeTensor(mode, meta, v.device) for meta, v in zip(under, values))

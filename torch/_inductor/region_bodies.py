@@ -46,6 +46,7 @@ def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = N
     # The indices of donated inputs are about the graph around the calls; here they would let the body write into
     # arguments at the same positions, which the caller or a later call still needs.
     body.bw_donated_idxs = None
+    body.is_body_of_region = True
     # Kernels are named after the nodes that they come from. Those of the graph around the call are not among them.
     with V.set_graph_handler(body), patch.object(ir.IRNode, "_current_origins", OrderedSet()):
         body.run(*examples)

@@ -1,0 +1,84 @@
+"""What a call of a region adds to a graph that is being traced, when the body was traced before.
+
+Note [A call is recorded from what is known of its body]
+For each call after the first, stock looks the traced body up, and then asks what the call returns as for any other
+operator: a dispatch to the fake mode, with the metadata of all operands hashed, then two detached copies of each
+result, each dispatched by itself.  That is most of what a call costs where AOTAutograd traces, and all of it is known
+(``region_metadata.known_results``).  So the call, its results and their examples are made here in one go: results that
+are fresh tensors of static sizes, on operands that the body was traced for.  Whatever else there is goes stock's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._higher_order_ops.region_metadata import body_of, is_static, known_results
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.fx import GraphModule, Tracer
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, _ProxyTensor, set_proxy_slot
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+
+def record_call(
+    proxy_mode: ProxyTorchDispatchMode, subgraph: Any, identifier: Any, operands: tuple[Any, ...]
+) -> tuple[torch.Tensor | None, ...] | None:
+    """The results of a call that was put into the graph; None where nothing was done."""
+    from torch._higher_order_ops.invoke_subgraph import get_invoke_subgraph_cache
+
+    cache = get_invoke_subgraph_cache()
+    body: Any = cache.get_proxy_dispatch_entry(identifier) if cache else None
+    mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    tracer: Any = proxy_mode.tracer
+    if not isinstance(body, GraphModule) or not _usual(tracer, mode, body, operands):
+        return None
+    results = known_results(body, operands)
+    if results is None or not all(r is None or (type(r) is FakeTensor and is_static(r)) for r in results):
+        return None
+    arguments = (body, identifier, *(tracer.unwrap_proxy(value) for value in operands))
+    call = tracer.create_proxy("call_function", torch.ops.higher_order.invoke_subgraph, arguments, {})
+    _annotate(call.node, body, body_of(subgraph))
+    _track(tracer, mode, call, results)
+    return results
+
+
+def _usual(tracer: Any, mode: Any, body: GraphModule, operands: tuple[Any, ...]) -> bool:
+    return (
+        isinstance(mode, FakeTensorMode)
+        and not mode.propagate_real_tensors
+        and isinstance(tracer, Tracer)
+        and all(type(value) is FakeTensor and value.fake_mode is mode for value in operands)
+        and any(body is module for module in tracer.root.modules())
+    )
+
+
+def _annotate(node: torch.fx.Node, *bodies: Any) -> None:
+    """What the partitioner, and the compilers of single regions, look for at a call."""
+    from torch._higher_order_ops.invoke_subgraph import _current_invoke_subgraph_call_id
+
+    found = {}
+    for body in bodies:
+        if isinstance(body, GraphModule) and body.meta.get("nested_region_config") is not None:
+            found["nested_region_config"] = body.meta["nested_region_config"]
+            break
+    if (call_id := _current_invoke_subgraph_call_id()) is not None:
+        found["call_id"] = call_id
+    if found:
+        node.meta.setdefault("custom", {}).update(found)
+
+
+def _track(tracer: Any, mode: FakeTensorMode, call: Any, results: Sequence[torch.Tensor | None]) -> None:
+    # The examples share the memory of the results, and do not change when the metadata of those do.
+    with in_kernel_invocation_manager(mode):
+        under = [None if result is None else torch.ops.aten.detach.default(result) for result in results]
+    examples: list[torch.Tensor | None] = [None] * len(results)
+    for place, (result, meta) in enumerate(zip(results, under)):
+        item = call[place]
+        if result is None:
+            continue
+        example = examples[place] = FakeTensor(mode, meta, result.device)
+        set_proxy_slot(result, tracer, _ProxyTensor(item, None))
+        item.node.meta["val"] = example
+        item.node.meta["tensor_meta"] = _extract_tensor_metadata(example)
+    call.node.meta["val"] = tuple(examples)
