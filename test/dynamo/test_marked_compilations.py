@@ -269,3 +269,28 @@ def test_lists_and_tensors_that_reused_calls_share_are_guarded_to_be_one():
 
     flat, marked = compiles_after(make, [part_lists, part_tensors])
     assert marked == flat == [1, 2, 3]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_floats_turn_dynamic_as_without_the_mark(backend):
+    def body(part, x, k):
+        return (x * part.k).sin() + k
+
+    counts = []
+    for mark in (unmarked, region):
+        torch._dynamo.reset()
+        marked, counter = mark(body), CompileCounterWithBackend(backend)
+        parts = [Part(k=0.5 + i) for i in range(3)]
+
+        def f(x, k, marked=marked, parts=parts):
+            for part in parts:
+                x = marked(part, x, k)
+            return x
+
+        run = torch.compile(f, backend=counter, fullgraph=True)
+        for step in range(4):
+            for i, part in enumerate(parts):
+                part.k = 0.5 + i + 0.1 * step
+            torch.testing.assert_close(run(X, 0.1 + step), f(X, 0.1 + step))
+        counts.append(counter.frame_count)
+    assert counts[0] == counts[1] > 1

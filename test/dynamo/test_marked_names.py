@@ -10,7 +10,7 @@ from torch._library.opaque_object import MemberType, get_opaque_type_name, regis
 
 
 region = torch.compiler.nested_compile_region
-X = torch.randn(4)
+X = torch.linspace(-1, 1, 4)
 pytestmark = pytest.mark.usefixtures("bodies")
 
 
@@ -110,7 +110,7 @@ def test_each_call_passes_its_own_name_in_training(backend):
         out = run(x)
         out.pow(2).sum().backward()
         seen.append([out.detach(), x.grad, *(p.grad.clone() for p in layers.parameters())])
-    torch.testing.assert_close(seen[1], seen[0])
+    torch.testing.assert_close(seen[1], seen[0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_body_takes_the_name():
