@@ -210,6 +210,19 @@ def _resnet50(layers: int, dropout: float) -> Example:
     return Example(model, lambda m: m(images), (images,))
 
 
+def _funnel(layers: int, dropout: float) -> Example:
+    """No two parts are alike: each has another width and is made of other operators."""
+    kinds: list[Callable[[], nn.Module]] = [nn.GELU, nn.Tanh, nn.SiLU, nn.Sigmoid]
+    parts: list[nn.Module] = []
+    for k in range(2 * layers):
+        given, made = 8 + 4 * k, 12 + 4 * k
+        norm = nn.LayerNorm(made) if k % 3 else nn.GroupNorm(2, made)
+        parts += [nn.Linear(given, made, bias=bool(k % 2)), kinds[k % len(kinds)](), norm, nn.Dropout(dropout)]
+    x = torch.rand((BATCH, 8), generator=_random())
+    model = nn.Sequential(*parts)
+    return Example(model, lambda m: m(x), (x,))
+
+
 MORE: dict[str, Callable[[int, float], Example]] = {
     "albert": _albert,
     "opt": _opt,
@@ -222,6 +235,7 @@ MORE: dict[str, Callable[[int, float], Example]] = {
     "lstm": _lstm,
     "dlrm": _dlrm,
     "resnet50": _resnet50,
+    "funnel": _funnel,
 }
 ALL = {**zoo.ARCHITECTURES, **MORE}
 

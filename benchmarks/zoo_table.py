@@ -4,8 +4,9 @@
 
 A training step of each, compiled flat, with the flag without automatic regions, and with them, in turns in one
 process; results, gradients, buffers and the random state must equal those of the flat compile, or it says "DIFFERS".
-Times are CPU seconds of the first step, best of ``--repeat``. Writes DIR/zoo.md and, where matplotlib is installed,
-DIR/zoo.png.
+Times are CPU seconds of the first step, best of ``--repeat``. Each row is kept in DIR/zoo.json as soon as it is
+measured; a later run adds to those of the same kind and replaces those of the same name. Writes DIR/zoo.md and, where
+matplotlib is installed, DIR/zoo.png, of all rows there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,27 @@ def measure(name: str, options: argparse.Namespace) -> Row:
     return row
 
 
+class Kept:
+    """The rows of one kind of run, in a file."""
+
+    def __init__(self, path: Path, options: argparse.Namespace) -> None:
+        self.path = path
+        self.kind = {"layers": options.layers, "backend": options.backend, "dropout": options.dropout}
+        self.rows: dict[str, Row] = {}
+        if path.exists():
+            content = json.loads(path.read_text())
+            if content["kind"] == self.kind:
+                self.rows = {name: Row(**row) for name, row in content["rows"].items()}
+
+    def add(self, row: Row) -> None:
+        self.rows[row.name] = row
+        rows = {name: dataclasses.asdict(self.rows[name]) for name in ALL if name in self.rows}
+        self.path.write_text(json.dumps({"kind": self.kind, "rows": rows}, indent=1) + "\n")
+
+    def in_order(self) -> list[Row]:
+        return [self.rows[name] for name in ALL if name in self.rows]
+
+
 def table(rows: list[Row], options: argparse.Namespace) -> str:
     """The rows as Markdown."""
     lines = [
@@ -146,11 +169,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     options = parser.parse_args()
     step("encoder", 2, options.backend, False, "automatic")  # warm up
-    rows = []
-    for name in options.names or ALL:
-        rows.append(measure(name, options))
-        print(table(rows[-1:], options).splitlines()[4], flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
+    kept = Kept(options.out / "zoo.json", options)
+    for name in options.names or ALL:
+        row = measure(name, options)
+        kept.add(row)
+        print(table([row], options).splitlines()[4], flush=True)
+    rows = kept.in_order()
     (options.out / "zoo.md").write_text(table(rows, options))
     plot(rows, options.out / "zoo.png")
     print(table(rows, options).splitlines()[-1])

@@ -141,16 +141,23 @@ def test_not_known_under_autocast(fake: FakeTensorMode) -> None:
         lambda x: (torch.cat([x, x])[3:],),
         lambda x: (torch.complex(x, x).conj(),),
         lambda x: (x.to_sparse(),),
-        lambda x: (x.sin(), None),
         lambda x: (x.sin(), 3),
     ],
-    ids="view input twice part offset conj sparse none number".split(),
+    ids="view input twice part offset conj sparse number".split(),
 )
 def test_not_known_for_results_that_are_more_than_fresh_memory(
     fake: FakeTensorMode, function: Callable[..., Any]
 ) -> None:
     body = _traced(function, torch.empty(3, 4))
     assert known_results(body, (torch.empty(3, 4),)) is None
+
+
+def test_a_result_that_is_none_is_known(fake: FakeTensorMode) -> None:
+    """Such is the gradient of an operand that has none."""
+    body = _traced(lambda x: (None, x.sin(), None), torch.empty(3, 4))
+    known = known_results(body, (torch.empty(3, 4),))
+    assert known is not None and known[::2] == (None, None)
+    assert looks(known[1]) == looks(torch.empty(3, 4))
 
 
 def test_equal_symbolic_sizes_are_known() -> None:
