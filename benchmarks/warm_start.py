@@ -1,10 +1,10 @@
 """What a start from a filled cache costs, and where the time goes: Llama with regions, in processes of their own.
 
-    python benchmarks/warm_start.py [--layers 32] [--way flag|mark|flat]
+    python benchmarks/warm_start.py [--layers 32] [--way flag|mark|flat] [--train]
 
-First a process compiles half of the layers into an empty cache folder. Then one compiles all of them, and another one
-does so again: everything it needs is in the folder. Times are those of torch's own phases; "ours" is the overlay's
-part of the key.
+First a process compiles half of the layers into an empty cache folder. Then one compiles all of them: the body of the
+layers is in the folder. Another one does so again: everything it needs is there. Times are those of torch's own
+phases; "ours" is the overlay's part of the key.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 
 PHASES = {
@@ -30,7 +31,15 @@ PHASES = {
 }
 
 
-def compile_once(layers: int, way: str) -> dict[str, float]:
+def step(called: Any, model: Any, tokens: Any, train: bool) -> list[Any]:
+    """The model's result and, in training, the gradients of its parameters."""
+    import torch
+
+    logits = called(tokens, use_cache=False).logits
+    return [logits, *(torch.autograd.grad(logits.square().mean(), list(model.parameters())) if train else ())]
+
+
+def compile_once(layers: int, way: str, train: bool = False) -> dict[str, float]:
     import torch
     import transformers
     from torch._dynamo.utils import compilation_time_metrics, counters
@@ -57,23 +66,25 @@ def compile_once(layers: int, way: str) -> dict[str, float]:
 
     autograd_cache.autograd_cache_key = timed
     tokens = torch.arange(16).reshape(1, 16)
-    with torch.no_grad():
-        expected = model(tokens, use_cache=False).logits
+    with torch.set_grad_enabled(train):
+        expected = step(model, model, tokens, train)
         start = time.perf_counter()
-        actual = torch.compile(model)(tokens, use_cache=False).logits
+        actual = step(torch.compile(model), model, tokens, train)
         spent["first call"] = time.perf_counter() - start
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3)
     for phase, times in compilation_time_metrics.items():
         spent[phase] = spent.get(phase, 0.0) + sum(times)
     found = counters["aot_autograd"]
     spent["hits"], spent["misses"] = found["autograd_cache_hit"], found["autograd_cache_miss"]
-    spent["kernels found"] = counters["inductor"].get("fxgraph_cache_hit", 0)
+    for outcome in ("lowered", "found"):
+        spent[f"bodies {outcome}"] = counters["region_bodies"][outcome]
     return spent
 
 
-def run(folder: str, layers: int, way: str) -> dict[str, float]:
+def run(folder: str, layers: int, way: str, train: bool) -> dict[str, float]:
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     command = [sys.executable, __file__, "--worker", "--layers", str(layers), "--way", way]
+    command += ["--train"] if train else []
     out = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
     return json.loads(out.splitlines()[-1])
 
@@ -82,20 +93,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--way", choices=["flag", "mark", "flat"], default="mark")
+    parser.add_argument("--train", action="store_true")
     parser.add_argument("--worker", action="store_true")
     options = parser.parse_args()
     if options.worker:
-        print(json.dumps(compile_once(options.layers, options.way)))
+        print(json.dumps(compile_once(options.layers, options.way, options.train)))
         return
     half = options.layers // 2
     with tempfile.TemporaryDirectory() as folder:
-        columns = {f"{half}, cold": run(folder, half, options.way)}
-        columns[f"{options.layers}, after {half}"] = run(folder, options.layers, options.way)
-        columns[f"{options.layers}, warm"] = run(folder, options.layers, options.way)
-    print(f"{options.way}, seconds".ljust(34) + "".join(f"{name:>16}" for name in columns))
+        columns = {f"{half}, cold": run(folder, half, options.way, options.train)}
+        columns[f"{options.layers}, after {half}"] = run(folder, options.layers, options.way, options.train)
+        columns[f"{options.layers}, warm"] = run(folder, options.layers, options.way, options.train)
+    title = f"{options.way}{', training' if options.train else ''}, seconds"
+    print(title.ljust(34) + "".join(f"{name:>16}" for name in columns))
     for words, phase in {"first call": "first call", **PHASES}.items():
         print(words.ljust(34) + "".join(f"{c.get(phase, 0.0):>16.2f}" for c in columns.values()))
-    for count in ("hits", "misses", "kernels found"):
+    for count in ("hits", "misses", "bodies lowered", "bodies found"):
         print(count.ljust(34) + "".join(f"{int(c[count]):>16}" for c in columns.values()))
 
 

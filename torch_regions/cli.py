@@ -1,4 +1,4 @@
-"""`python -m torch_regions status | verify | diff | refresh`."""
+"""`python -m torch_regions status | verify | diff | export | refresh`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torch_regions import _activate, _diff, _lint, _manifest, _refresh, _verify
+from torch_regions import _activate, _diff, _export, _lint, _manifest, _refresh, _verify
 from torch_regions._errors import OverlayError
 from torch_regions._finder import overlay_files
 from torch_regions._status import status
@@ -97,6 +97,16 @@ def _diff_command(root: str, only: Sequence[str]) -> int:
     return 0
 
 
+def _export_command(root: str, target: str) -> int:
+    torch_dir, version = _torch_dir()
+    if _verify_command(root):
+        return 1
+    manifest = _manifest.load(os.path.join(root, _manifest.NAME))
+    for name in _export.export(target, manifest, overlay_files(root), _verify.StockSources(torch_dir), version):
+        _say(os.path.join(target, name))
+    return 0
+
+
 def _refresh_command(root: str) -> int:
     try:
         import tomlkit  # noqa: F401
@@ -120,6 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("verify", help="compare manifest, overlay files and installed torch; exit 1 on a mismatch")
     diff = commands.add_parser("diff", help="stock against ours, for each replacement")
     diff.add_argument("target", nargs="*", help="rows to show (default: all)")
+    export = commands.add_parser("export", help="write the overlay as patches for torch's source tree, for git am")
+    export.add_argument("directory", help="where to write them")
     commands.add_parser("refresh", help="write the hashes in manifest.toml anew for the installed torch")
     return parser
 
@@ -137,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _verify_command(root)
         if parsed.command == "diff":
             return _diff_command(root, parsed.target)
+        if parsed.command == "export":
+            return _export_command(root, parsed.directory)
         return _refresh_command(root)
     except OverlayError as error:
         _fail(str(error))

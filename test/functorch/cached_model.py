@@ -12,6 +12,7 @@ import torch
 from processes import cache_counts, tell
 from torch import nn
 from torch._dynamo.region_outcomes import outcomes
+from torch._dynamo.utils import counters
 
 
 WIDTH, HEADS, LENGTH, VOCABULARY = 32, 4, 8, 64
@@ -110,7 +111,7 @@ def main(layers: int, way: str, train: bool) -> None:
         # Other values than those that were compiled with.
         torch.testing.assert_close(compiled(tokens.flip(1)), model(tokens.flip(1)))
     calls = Counter(outcome.outcome.name for outcome in outcomes())
-    tell(cache=cache_counts(), calls=calls)
+    tell(cache=cache_counts(), calls=calls, bodies=counters["region_bodies"])
 
 
 if __name__ == "__main__":

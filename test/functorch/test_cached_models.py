@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,5 +42,21 @@ def test_other_process_finds_it(filled, way):
 
 def test_another_program_does_not(filled):
     folder, mode = filled
-    assert run(folder, "flat", mode)["cache"] == NOT_FOUND
-    assert run(folder, "mark", mode, LAYERS - 1)["cache"] == NOT_FOUND
+    told = run(folder, "flat", mode)
+    assert (told["cache"], told["bodies"]) == (NOT_FOUND, {})
+
+
+@pytest.mark.parametrize("way", ["flag", "mark"])
+def test_deeper_model_finds_the_bodies(filled, way, tmp_path):
+    """It pays for what is new. Bodies, and their kernels, are those of the other process."""
+    folder, mode = filled
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    told = run(tmp_path, way, mode, LAYERS + 2)
+    bodies = 1 if mode == "infer" else 2  # a backward has one of its own
+    assert (told["cache"], told["bodies"]) == (NOT_FOUND, {"found": bodies})
+    # Without them it is right too, and leaves them for the next one.
+    shutil.rmtree(tmp_path / "regions")
+    shutil.rmtree(tmp_path / "aotautograd")
+    shutil.rmtree(tmp_path / "fxgraph")
+    assert run(tmp_path, way, mode, LAYERS + 2)["bodies"] == {"lowered": bodies}
+    assert run(tmp_path, way, mode, LAYERS + 3)["bodies"] == {"found": bodies}

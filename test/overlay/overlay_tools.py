@@ -185,7 +185,7 @@ BACKENDS = '''
 
 
 def torch_copy(folder: Path, changed: dict[str, str] | None = None) -> Path:
-    """A copy of the installed torch made of links; `changed` maps files of it to their new text."""
+    """A copy of the installed torch made of links; `changed` maps files of it, or new ones, to their text."""
     copy = folder / "torch"
     copy.mkdir(parents=True)
     _link_into(TORCH, copy, {Path(name): text for name, text in (changed or {}).items()})
@@ -203,10 +203,11 @@ def _link_into(source: Path, target: Path, changed: dict[Path, str]) -> None:
                 name.relative_to(entry.name): text for name, text in changed.items() if name.parts[0] == entry.name
             }
             _link_into(entry, target / entry.name, below)
-        elif Path(entry.name) in changed:
-            (target / entry.name).write_text(changed[Path(entry.name)])
-        else:
+        elif Path(entry.name) not in changed:
             (target / entry.name).symlink_to(entry)
+    for name, text in changed.items():
+        if len(name.parts) == 1:
+            (target / name).write_text(text)
 
 
 def stock_text(name: str) -> str:
