@@ -67,6 +67,9 @@ class InvokeSubgraphReuseCondition:
     # Sources of arguments that the call came by in another way too. Without them, a body that reads a global would be
     # reused with what the argument is in another call in the place of that global.
     fixed: set[Any]
+    # Dicts whose order of keys is guarded. Without them, the program would not recompile when that of another call's
+    # dict changes, and guards of its keys could not be made.
+    ordered: list[Any]
     # The above, as it is checked; made when the first call asks for it.
     checks: Any
 

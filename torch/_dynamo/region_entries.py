@@ -87,6 +87,7 @@ def _call(
         result = _reuse(tx, call, arguments, cache, match)
         if result is not None:
             return result
+        match = None  # there is nothing to verify
     before = guards_now(tx) if match is not None else set()
     with Observer(tx) as observer:
         for each in (*held.constants, *held.variants[0].lists):

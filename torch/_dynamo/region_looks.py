@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import types
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch._dynamo.region_arguments import CannotReuse
 from torch._dynamo.region_identity import Unkeyable, constant_key, lifted_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
+from torch._dynamo.region_transport import Resolver
+from torch._dynamo.source import AttrSource, ClosureSource, GetItemSource
+from torch._guards import Source
 
 
 _HOOKS = (
@@ -53,3 +57,19 @@ def appearance(value: Any) -> Hashable:
     hooks = tuple(tuple(map(id, getattr(value, name, {}).values())) for name in _HOOKS)
     parts = (value._parameters, value._buffers, value._modules)
     return type(value), names, hooks, tuple(tuple((k, v is None) for k, v in part.items()) for part in parts)
+
+
+def cells_of(sources: Iterable[Source], resolve: Resolver) -> Iterator[Source]:
+    """Sources of the closure cells of the functions at ``sources``.
+
+    Dynamo asks for none of them when it knows the cell by another function.
+    """
+    for source in sources:
+        try:
+            value = resolve(source)
+        except Exception:
+            continue  # nothing there when the frame begins
+        if isinstance(value, types.MethodType):
+            value, source = value.__func__, AttrSource(source, "__func__")
+        if isinstance(value, types.FunctionType):
+            yield from (GetItemSource(ClosureSource(source), i) for i in range(len(value.__closure__ or ())))

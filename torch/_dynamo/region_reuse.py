@@ -25,13 +25,16 @@ from torch._dynamo.region_effects import write_effects
 from torch._dynamo.region_held import Behind, Given, Held, Path, value_of
 from torch._dynamo.region_identity import constant_key, lifted_key
 from torch._dynamo.region_legality import writes_memory_only
-from torch._dynamo.region_looks import appearance, exact_key, tensor_state
+from torch._dynamo.region_looks import appearance, cells_of, exact_key, tensor_state
 from torch._dynamo.region_operands import build_as_traced, inputs_from, name_of, operands_of, value_at
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, changed_among, come_by, pending, reachable, sources_held
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_route import Route
 from torch._dynamo.region_transport import Fate, Fates, Place, Resolver, Transport, has_identity, resolver, root_of
+from torch._dynamo.source import LocalCellSource
+from torch._dynamo.variables.functions import UserFunctionVariable
+from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
@@ -45,6 +48,8 @@ Node = torch.fx.Node
 
 # What a guard's maker may be bound to and still mean the same for another source.
 _PLAIN = (str, int, bool, type(None), type, Source)
+# Guards that can be made of any value.
+_OF_VALUES = ("CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "ID_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
 
 
 class Match(NamedTuple):
@@ -177,6 +182,12 @@ def _condition(
     # the order of a set of sources is another one in each process.
     looked_at = sorted((s for s in observer.looked_at() if is_behind(s)), key=operator.attrgetter("name"))
     met = list(dict.fromkeys((*behind, *looked_at)))
+    # A function among the arguments is compared by identity, and so are its cells.
+    functions = (leaf.sources for leaf in arguments.leaves if isinstance(leaf.tracker.unwrap(), UserFunctionVariable))
+    same_ones = set(itertools.chain.from_iterable(functions))
+    cells = list(cells_of((s for s in met if root_of(s, ends) not in same_ones), resolve))
+    _check_cells(tx, observer, changed, {id(resolve(cell)) for cell in cells})
+    met = list(dict.fromkeys((*met, *cells)))
     elsewhere = _elsewhere(observer, roots, resolve)
     objects, distinct, same = _objects(tx, met, elsewhere, resolve)
     tensors = []
@@ -206,8 +217,21 @@ def _condition(
         # What they hold is looked up now: what a container holds later on, without being changed, was not met.
         [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own and not _is_under(t, untouched)],
         fixed.intersection(s for sources in leaf_sources for s in sources),
+        sorted(filter(is_behind, tx.output.guard_on_key_order), key=operator.attrgetter("name")),
         None,
     )
+
+
+def _check_cells(
+    tx: InstructionTranslatorBase, observer: Observer, changed: list[VariableTracker], behind: set[int]
+) -> None:
+    """Raises CannotReuse when the call met new contents of a cell behind an argument: another call has its own cell."""
+    known = tx.output.side_effects.id_to_variable
+    own = {id(known[i]) for i in behind if i in known}
+    if cell := next((b.where for b in observer.holding.bound if id(b.where) in own), None):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, f"a {type(cell).__name__}")
+    if cell := next((t for t in changed if id(t) in own), None):
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(cell).__name__} behind an argument")
 
 
 def _lifted(observer: Observer, resolve: Resolver) -> set[Source]:
@@ -280,6 +304,8 @@ def _objects(
             same.append((source, other))
             continue
         owner = trackers.get(id(value))
+        if owner is not None and type(owner.source) is LocalCellSource:
+            raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{source.name}, a cell of the frame")
         if owner is not None and owner.source is not None and owner.source.name != source.name:
             same.append((source, owner.source))
         elif (one := first.setdefault(id(value), source)).name != source.name:
@@ -300,6 +326,8 @@ def find(
             fates = Fates(tx, transport, resolve)
             if entry.call.key is None:
                 _check(tx, arguments, entry, fates)
+            else:
+                _check_kinds(entry.condition, fates)
             return Match(entry, fates, operands_of(tx, arguments, entry, fates))
         except CannotReuse as e:
             why = e
@@ -386,9 +414,25 @@ def _check(tx: InstructionTranslatorBase, arguments: Arguments, entry: InvokeSub
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
     own.update(id(places[i].value) for i, _ in checks.same)
     trackers = tx.output.side_effects.id_to_variable
-    if changed := pending(tx, [trackers[i] for i in own if i in trackers]):
+    known = [trackers[i] for i in own if i in trackers]
+    if changed := pending(tx, known) or next((t for t in known if _is_new_in(tx, t)), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_built(tx, condition, fates)
+
+
+def _check_kinds(condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
+    """Whether the guards of a call can be made for one that is like it, as the user says."""
+    guards: list[Any] = condition.guards
+    for source, check, (expected, _), make in guards:
+        value = value_at(fates.value, source)
+        kind = getattr(make, "func", make).__name__
+        if kind not in _OF_VALUES and not check.eval_fn(value, expected):
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{kind} on {fates.transport(source).name}")
+
+
+def _is_new_in(tx: InstructionTranslatorBase, tracker: VariableTracker) -> bool:
+    """Whether it is a cell that the frame has bound anew."""
+    return isinstance(tracker, CellVariable) and tx.output.side_effects.is_modified(tracker)
 
 
 def _check_guards(checks: _Checks, places: list[Place], fates: Fates) -> None:

@@ -17,7 +17,9 @@ from torch._dynamo.region_transport import (
     Place,
     Resolver,
     Step,
+    attribute_of,
     has_identity,
+    item_of,
     step_of,
 )
 from torch._guards import ChainedSource, Source
@@ -84,9 +86,9 @@ class Route:
                 place.fate = Fate.BEHIND_KNOWN if above.moves else Fate.UNCHANGED
                 continue
             if step is Step.ATTRIBUTE:
-                value = getattr(above.value, key)
+                value = attribute_of(above.value, key)
             elif step is Step.ITEM:
-                value = above.value[key]
+                value = item_of(above.value, key)
             else:
                 value = above.value
             place.value = value

@@ -98,6 +98,8 @@ def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     """Installs the guards that tracing the call would have installed."""
     guards = transported_guards(match)
     match.fates.remember(match.entry.condition.distinct)
+    ordered: list[Source] = match.entry.condition.ordered  # type: ignore[attr-defined]
+    tx.output.guard_on_key_order.update(map(match.fates.transport, ordered))
     # One stack for all: walking it costs more than a guard does.
     user_stack = TracingContext.extract_stack() if guards else None
     for source, make in guards:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.source import (
     AttrSource,
     DictGetItemSource,
+    DictSubclassGetItemSource,
     GetItemSource,
     LocalSource,
     NNModuleSource,
@@ -182,6 +185,8 @@ class Resolver:
     def _find(self, source: Any) -> Any:
         if type(source) is LocalSource:
             return self._globals["L"][source.local_name]
+        if isinstance(source, (DictGetItemSource, DictSubclassGetItemSource)):
+            return item_of(self(source.base), self(source.index) if isinstance(source.index, Source) else source.index)
         if isinstance(source, ChainedSource):
             self(source.base)
         return source.get_value(self._globals, {}, self._values)
@@ -221,8 +226,37 @@ def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
         return UNKNOWN
     value = at(source.base)
     if step is Step.ATTRIBUTE:
-        return getattr(value, key)
-    return value[key] if step is Step.ITEM else value
+        return attribute_of(value, key)
+    return item_of(value, key) if step is Step.ITEM else value
+
+
+def attribute_of(value: Any, name: str) -> Any:
+    """As getattr, without running code of the user's: a property, or a ``__getattr__`` that counts.
+
+    Raises AttributeError where that would be needed: what is found so has no source of this kind.
+    """
+    kind = type(value)
+    if issubclass(kind, type):
+        return getattr(value, name)
+    own = getattr(value, "__dict__", {})
+    if name in own:
+        return own[name]
+    found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), UNKNOWN)
+    runs = getattr(kind, "__getattr__", None) if found is UNKNOWN else getattr(type(found), "__get__", None)
+    of_users = isinstance(runs, types.FunctionType) and runs is not torch.nn.Module.__getattr__
+    if of_users or isinstance(found, property):
+        raise AttributeError(f"{kind.__name__} finds {name} by code of its own")
+    return getattr(value, name)
+
+
+def item_of(value: Any, key: Any) -> Any:
+    """What ``value`` holds at ``key``.  To look is not to change: a defaultdict adds what it is asked for."""
+    if not isinstance(value, dict):
+        return value[key]
+    found = dict.get(value, key, UNKNOWN)
+    if found is UNKNOWN:
+        raise KeyError(key)
+    return found
 
 
 class Fate(enum.Enum):
@@ -319,6 +353,17 @@ class Fates:
 _AT_KNOWN = (Fate.KNOWN, Fate.BEHIND_KNOWN)
 
 
+# What can be changed, though it has no __dict__. Iterators are: asking for the next item changes them.
+_CHANGEABLE = (torch.Tensor, list, dict, set, bytearray, type, types.CellType, collections.deque, Iterator)
+
+
 def has_identity(value: Any) -> bool:
-    """Whether it matters which of several equal objects ``value`` is."""
-    return isinstance(value, (torch.Tensor, list, dict, set, type)) or hasattr(value, "__dict__")
+    """Whether it matters which of several equal objects ``value`` is: something may change it."""
+    kind: Any = type(value)
+    return isinstance(value, _CHANGEABLE) or hasattr(value, "__dict__") or _has_slots(kind)
+
+
+@functools.cache
+def _has_slots(kind: Any) -> bool:
+    """Whether objects of this class keep what they are in slots."""
+    return any(vars(base).get("__slots__") for base in kind.__mro__)
