@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 import torch
+import torch._functorch.config
 from processes import cache_counts, tell
 
 
