@@ -97,6 +97,31 @@ def test_looking_runs_no_code_of_the_users(other):
     assert counters["regions"]["reused"] >= 1
 
 
+class Delegating(nn.Module):
+    """One that finds by code of its own what it does not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("linear"), name)
+
+    def forward(self, x):
+        return self.linear(x).sin()
+
+
+def test_parts_of_a_module_are_found_without_its_code():
+    layers = nn.ModuleList(Delegating() for _ in range(4))
+    f = calling(region(lambda layer, x: layer(x)), layers)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(X), f(X))
+    assert counters["regions"] == {"traced": 1, "reused": 3}
+
+
 @pytest.mark.parametrize("kind", [dict, Text])
 def test_the_order_of_keys_of_a_reused_call_is_guarded(kind):
     def body(layer, x):

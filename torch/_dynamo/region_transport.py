@@ -241,6 +241,9 @@ def attribute_of(value: Any, name: str) -> Any:
     own = getattr(value, "__dict__", {})
     if name in own:
         return own[name]
+    for part in ("_parameters", "_buffers", "_modules") if isinstance(value, torch.nn.Module) else ():
+        if name in (held := own.get(part, ())):
+            return held[name]
     found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), UNKNOWN)
     runs = getattr(kind, "__getattr__", None) if found is UNKNOWN else getattr(type(found), "__get__", None)
     of_users = isinstance(runs, types.FunctionType) and runs is not torch.nn.Module.__getattr__
