@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Two workers and one thread each, or the workers' threads fight for the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2}
 
-.PHONY: demo test test-overlay lint verify clean
+.PHONY: demo test test-overlay test-flag lint verify clean
 
 demo: $(READY)
 	$(BIN)/python benchmarks/demo.py
@@ -18,6 +18,10 @@ test: $(READY)
 
 test-overlay: $(READY)
 	$(PYTEST) test/overlay
+
+# The tests of Dynamo, marks and all, with the flag and automatic regions on wherever a test does not set them.
+test-flag: $(READY)
+	TORCHDYNAMO_USE_GRAPH_DEDUPLICATION=1 $(PYTEST) test/dynamo
 
 lint: $(READY)
 	$(BIN)/ruff format --no-cache --check .

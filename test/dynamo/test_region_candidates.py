@@ -176,6 +176,7 @@ def test_environment_variables_set_the_defaults(variable, value):
 
 
 def test_who_has_set_the_flag_keeps_it():
-    with torch._dynamo.config.patch(use_graph_deduplication=True):
-        assert torch._dynamo.config.use_graph_deduplication
-    assert not torch._dynamo.config.use_graph_deduplication
+    before = torch._dynamo.config.use_graph_deduplication  # the tests may run with the flag on
+    with torch._dynamo.config.patch(use_graph_deduplication=not before):
+        assert torch._dynamo.config.use_graph_deduplication is not before
+    assert torch._dynamo.config.use_graph_deduplication is before
