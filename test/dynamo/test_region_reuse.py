@@ -414,3 +414,40 @@ def test_what_a_stamped_call_takes_or_returns_may_be_written_later(written):
     sum(o.sum() for o in wanted).backward()
     torch.testing.assert_close(got, x.grad)
     assert became()["reused"] >= 2
+
+
+@pytest.mark.parametrize("looked_at", [None, 0, 1, 3], ids=lambda i: f"looked at {i}")
+@pytest.mark.parametrize("module_first", [True, False])
+def test_modules_that_were_looked_at_before_and_others(module_first, looked_at, monkeypatch):
+    """Dynamo finds a module's parts by other sources once it has looked at the module."""
+
+    def guards(limit):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        layers = blocks(4, marked=False)
+        mark = region(max_reuse_entries=limit)
+        marked = mark(lambda layer, x: layer(x)) if module_first else mark(lambda x, layer: layer(x))
+
+        def f(x):
+            if looked_at is not None:
+                x = x * layers[looked_at].scale
+            for layer in layers:
+                x = marked(layer, x) if module_first else marked(x, layer)
+            return x
+
+        found = []
+        stock = OutputGraph.dedup_pass
+
+        def dedup_pass(self):
+            found.extend((g.name, g.create_fn_name(), g.source) for g in self.guards)
+            return stock(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(OutputGraph, "dedup_pass", dedup_pass)
+            torch.testing.assert_close(torch.compile(f, backend="eager")(X), f(X))
+        return {(re.sub(r"_\d+_c\d+|dict___\d+", "", name), kind, where) for name, kind, where in found}
+
+    traced = guards(0)
+    counters.clear()
+    assert guards(8) == traced
+    assert became()["reused"] >= 2

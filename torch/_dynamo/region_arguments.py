@@ -21,7 +21,7 @@ from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_held import Held, HeldConstant, HeldList
 from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
-from torch._dynamo.region_transport import resolver
+from torch._dynamo.region_transport import bare, resolver
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import (
@@ -57,7 +57,8 @@ class Leaf:
 
     tracker: VariableTracker
     # Where its value comes from when the frame begins: first the source that Dynamo knows it by, then the one that
-    # the call came by, if that is another. Empty when the frame computes it.
+    # the call came by, if that is another. Empty when the frame computes it. Bare: one module may have been looked at,
+    # and the next one not.
     sources: tuple[Source, ...]
 
 
@@ -108,7 +109,7 @@ class Arguments:
             if not lazy.is_realized():
                 return self._sourced(lazy.peek_value(), lazy.original_source(), lazy)
             tracker = lazy.unwrap()
-        self.leaves.append(Leaf(tracker, () if tracker.source is None else (tracker.source,)))
+        self.leaves.append(Leaf(tracker, () if tracker.source is None else (bare(tracker.source),)))
         return self._key_of(tracker)
 
     def _hold_list(self, held: HeldList) -> Hashable:
@@ -206,10 +207,12 @@ class Arguments:
     def _sourced(self, value: Any, source: Source, unseen: VariableTracker) -> Hashable:
         """Adds the leaf of a value that was not looked at; ``unseen`` stands for its tracker when there is none."""
         known = self._tx.output.side_effects.id_to_variable.get(id(value))
+        source = bare(source)
         if known is None or known.source is None:
             self.leaves.append(Leaf(unseen, (source,)))
             return self._seen_behind(value)
-        sources = (known.source,) if known.source == source else (known.source, source)
+        known_by = bare(known.source)
+        sources = (known_by,) if known_by == source else (known_by, source)
         self.leaves.append(Leaf(known, sources))
         key = self._key_of(known)
         return key if len(sources) == 1 else ("by another source", key)

@@ -31,7 +31,17 @@ from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, changed_among, come_by, pending, reachable, sources_held
 from torch._dynamo.region_results import RecipeWriter
 from torch._dynamo.region_route import Route
-from torch._dynamo.region_transport import Fate, Fates, Place, Resolver, Transport, has_identity, resolver, root_of
+from torch._dynamo.region_transport import (
+    Fate,
+    Fates,
+    Place,
+    Resolver,
+    Transport,
+    bare,
+    has_identity,
+    resolver,
+    root_of,
+)
 from torch._dynamo.source import LocalCellSource
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.misc import CellVariable
@@ -167,7 +177,7 @@ def _condition(
         if issubclass(type(leaf.tracker), Held):
             continue  # what was looked at of it is pinned
         source = leaf.tracker.unwrap().source
-        behind_it = source is not None and any(root_of(s, (source,)) for s in leaf.sources)
+        behind_it = source is not None and any(root_of(s, (bare(source),)) for s in leaf.sources)
         if source is not None and not behind_it:
             # Sources behind it begin with one that the fingerprint of another call does not show.
             raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")

@@ -40,6 +40,13 @@ def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
     return None
 
 
+def bare(source: Source) -> Source:
+    """``source`` without what Dynamo adds to that of a module once it has looked at it."""
+    while isinstance(source, NNModuleSource):
+        source = source.base
+    return source
+
+
 UNKNOWN: Any = object()
 
 
