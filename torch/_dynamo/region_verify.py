@@ -6,12 +6,13 @@ On with ``torch._dynamo.config.verify_region_reuse``.
 from __future__ import annotations
 
 import difflib
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable
 from torch._dynamo.region_reuse import transported_guards
-from torch._dynamo.region_transport import Fate, Transport
+from torch._dynamo.region_transport import Fate, Transport, resolver
 from torch._guards import Source
 
 
@@ -67,8 +68,23 @@ def verify(
     found -= before - foretold
     # What is behind an object that is known by another source is guarded there, and not behind an argument.
     found |= foretold & guards_now(tx)
+    # A class may be come by through each of its objects: a guard on a function of it is one, whatever the way.
+    sources = {s.name: s for s, *_ in (*transported_guards(match), *unchanged, *other.guards)}
+    ways = [_functions(tx, guards, sources) for guards in (foretold - found, found - foretold)]
+    foretold, found = (
+        {g for g in mine if ways[i].get(g) not in ways[1 - i].values()} for i, mine in enumerate((foretold, found))
+    )
     _same(f"{name}: guards", sorted(map(str, foretold)), sorted(map(str, found)))
     counters["regions"]["verified"] += 1
+
+
+def _functions(
+    tx: InstructionTranslatorBase, guards: set[tuple[str, str]], sources: dict[str, Source]
+) -> dict[tuple[str, str], object]:
+    """Of guards on functions of classes: which function, and the kind."""
+    resolve = resolver(tx)
+    of_classes = {g: resolve(sources[g[0]]) for g in guards if g[0] in sources and "__mro__" in g[0]}
+    return {g: (id(value), g[1]) for g, value in of_classes.items() if isinstance(value, types.FunctionType)}
 
 
 def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
@@ -117,8 +133,10 @@ def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], module
         wiring = [number[o] for o in node.all_input_nodes]
         module = modules.get(node.target) if node.op == "get_attr" else None
         try:
-            if isinstance(module, torch.fx.GraphModule):
-                key: Any = _operators(list(module.graph.nodes), [], modules)
+            if node.op == "placeholder":
+                key: Any = ("placeholder", identity.value_key(node.meta.get("example_value")))
+            elif isinstance(module, torch.fx.GraphModule):
+                key = _operators(list(module.graph.nodes), [], modules)
             else:
                 key = identity.key(node, None)
         except Unkeyable as e:
