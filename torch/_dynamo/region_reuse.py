@@ -193,7 +193,7 @@ def _condition(
     looked_at = sorted((s for s in observer.looked_at() if is_behind(s)), key=operator.attrgetter("name"))
     met = list(dict.fromkeys((*behind, *looked_at)))
     # A function among the arguments is compared by identity, and so are its cells.
-    functions = (leaf.sources for leaf in arguments.leaves if isinstance(leaf.tracker.unwrap(), UserFunctionVariable))
+    functions = (leaf.sources for leaf in arguments.leaves if type(leaf.tracker.unwrap()) is UserFunctionVariable)
     same_ones = set(itertools.chain.from_iterable(functions))
     cells = list(cells_of((s for s in met if root_of(s, ends) not in same_ones), resolve))
     _check_cells(tx, observer, changed, {id(resolve(cell)) for cell in cells})
