@@ -108,7 +108,7 @@ for name, (function, calls) in runs.items():
     for graph in graphs:
         print(graph)
     for text in guards_of(function):
-        print(re.sub(r"0x[0-9a-f]+|\\b\\d{9,}\\b", "N", text))
+        print(re.sub(r"0x[0-9a-f]+|\\b\\d{7,}\\b", "N", text))  # an object of a static type has a low address
 """
 
 
