@@ -21,8 +21,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._library.fake_class_registry import FakeScriptObject
-from torch._library.opaque_object import should_hoist
+from torch._higher_order_ops.region_metadata import lifted_class
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -175,8 +174,8 @@ def lifted_key(value: Any) -> Hashable | None:
 
     So an operator is declared to take the name of a layer, say, whatever it is. None for anything else.
     """
-    kind = type(value.real_obj) if type(value) is FakeScriptObject else type(value)
-    return ("lifted", kind) if should_hoist(kind) else None
+    kind = lifted_class(value)
+    return None if kind is None else ("lifted", kind)
 
 
 # Where the ambient part of a global state key begins.
