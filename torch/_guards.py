@@ -1,4 +1,4 @@
-"""Overlay of torch._guards: the cache of traced regions.
+"""Overlay of torch._guards: the cache of traced regions, and what stands at a source, without evaluating its text.
 
 Entries are found by bucket (function and fingerprint of the arguments), then by their condition.
 A function keeps at most ``max_reuse_entries`` of them; one more evicts the least recently used.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._guards import HopSubgraphCache
 
-from torch_regions.overlay import replaces
+from torch_regions.overlay import replaces, stock
 
 
 if TYPE_CHECKING:
@@ -24,6 +24,27 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+_UNKNOWN: Any = object()
+
+
+@replaces("ChainedSource.get_value")
+def get_value(self: Any, globals: dict[str, Any], locals: dict[str, Any], cache: dict[Any, Any]) -> Any:
+    value = cache.get(self, _UNKNOWN)
+    if value is not _UNKNOWN:
+        return value
+    # The kinds of sources are defined on top of this module.
+    from torch._dynamo.region_transport import Step, step_of
+
+    step, key = step_of(self)
+    if step is Step.ATTRIBUTE:
+        value = getattr(self.base.get_value(globals, locals, cache), key)
+    elif step is Step.ITEM and type(key) in (str, int):
+        value = self.base.get_value(globals, locals, cache)[key]
+    else:
+        return stock("torch._guards:ChainedSource.get_value")(self, globals, locals, cache)
+    cache[self] = value
+    return value
 
 
 @replaces

@@ -4,8 +4,9 @@ Note [Garbage of a compile]
 Compiling makes objects by the hundred thousand, so Python's collector passes over all that there are several times:
 the program's own, torch's, the model's. In a process with a large model a pass takes a quarter of a second and finds
 next to nothing. Meanwhile what is there when a frame's compile begins is set aside (``gc.freeze``), and only what the
-compile makes is looked at. Afterwards all is as before. Nothing is set aside if the program has frozen objects itself,
-or has turned the collector off.
+compile makes is looked at, and only after more of it was made than Python's threshold says: most of it lives as long
+as the compile. Afterwards all is as before. Nothing is set aside if the program has frozen objects itself, or has
+turned the collector off.
 """
 
 from __future__ import annotations
@@ -20,17 +21,27 @@ from torch._dynamo import config
 from torch_regions.overlay import replaces, stock
 
 
+# How many objects more than are gone may be made between two collections. A compile of a layer makes some ten thousand.
+_THRESHOLD = 20_000
+
+
 @contextlib.contextmanager
 def only_new_garbage() -> Iterator[None]:
     """Lets the garbage collector look only at what is made meanwhile; see Note [Garbage of a compile]."""
     ours = gc.isenabled() and gc.get_freeze_count() == 0
+    first, *others = before = gc.get_threshold()
+    meanwhile = (max(first, _THRESHOLD), *others)
     if ours:
         gc.freeze()
+        if first:  # else it never collects
+            gc.set_threshold(*meanwhile)
     try:
         yield
     finally:
         if ours:
             gc.unfreeze()
+            if gc.get_threshold() == meanwhile:
+                gc.set_threshold(*before)
 
 
 @replaces("ConvertFrameAssert.__call__")

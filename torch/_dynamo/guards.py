@@ -11,6 +11,15 @@ WIDTH = 60
 
 
 @replaces
+def _get_closure_var_hint(source: Any) -> str | None:
+    # Few sources lead through a closure: a look at the name says which, without walking up.
+    if source is None or "cell_contents" not in source.name:
+        return None
+    hint: str | None = stock("torch._dynamo.guards:_get_closure_var_hint")(source)
+    return hint
+
+
+@replaces
 def get_verbose_code_part(code_part: str, guard: Any) -> str:
     stack = guard.user_stack if guard is not None else None
     words = stock("torch._dynamo.guards:get_verbose_code_part")

@@ -1,17 +1,24 @@
-"""Overlay of torch._dynamo.output_graph: at the end of a frame, regions are cut out of its graph."""
+"""Overlay of torch._dynamo.output_graph: at the end of a frame, regions are cut out of its graph.
+
+And the inputs of a graph that come into being at one place of the program have one stack trace, formatted once.
+"""
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import torch
 import torch.fx
 from torch._dynamo import config
+from torch._dynamo.code_context import code_context
 from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.region_cutting import cut_out_calls
 from torch._dynamo.region_outlining import Outliner
+from torch._dynamo.source import LocalSource
+from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
-from torch_regions.overlay import replaces
+from torch_regions.overlay import replaces, stock
 
 
 @replaces("OutputGraph.dedup_pass")
@@ -22,3 +29,41 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     if config.use_graph_deduplication:
         outline_repeats(outliner, self.graph, 0)
     return outliner.bodies
+
+
+def _stack_trace(output: Any, tx: Any) -> str:
+    """The user's stack at ``tx``, as nodes have it."""
+    frames = []
+    while tx is not None:
+        if not tx.is_co_filename_from_nn_modules():
+            frames.append(tx)
+        tx = tx.parent
+    place = tuple([(frame.f_code, frame.current_instruction, frame.lineno) for frame in frames])
+    calls = output.region_tracker.calls
+    if calls.traced_at is None or calls.traced_at[0] != place:
+        summaries = [f for f in (frame.frame_summary() for frame in frames) if f.filename not in uninteresting_files()]
+        calls.traced_at = place, "".join(traceback.StackSummary.from_list(summaries[::-1]).format())
+    return calls.traced_at[1]  # type: ignore[no-any-return]
+
+
+@replaces("SubgraphTracer._create_proxy")
+def _create_proxy(self: Any, kind: str, target: Any, args: Any, kwargs: Any, *naming: Any) -> torch.fx.Proxy:
+    tx = self.output_graph.current_tx
+    name, type_expr, factory = naming
+    ordinary = kind == "placeholder" and self.parent is None and not (args or kwargs or factory)
+    if not ordinary or self._orig_gm_meta is not None or "orig_graphmodule" in code_context.get_context(tx.f_code):
+        make = stock("torch._dynamo.output_graph:SubgraphTracer._create_proxy")
+        return make(self, kind, target, args, kwargs, *naming)  # type: ignore[no-any-return]
+    node = self.create_node(kind, target, (), {}, name, type_expr)
+    if tx.nn_module_stack:
+        node.meta["nn_module_stack"] = tx.nn_module_stack.copy()
+    node.stack_trace = _stack_trace(self.output_graph, tx)
+    return self.proxy(node)  # type: ignore[no-any-return]
+
+
+@replaces("OutputGraph.add_fqn_info_for_inlined_modules")
+def add_fqn_info_for_inlined_modules(self: Any, inlined_module: Any, source: Any) -> None:
+    # Names of parameters by where they are, for exported graphs: each module's again for each module around it.
+    if self.export or isinstance(source, LocalSource) or not config.use_graph_deduplication:
+        add = stock("torch._dynamo.output_graph:OutputGraph.add_fqn_info_for_inlined_modules")
+        add(self, inlined_module, source)

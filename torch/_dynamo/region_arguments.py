@@ -97,6 +97,9 @@ class Arguments:
         return self._numbers.setdefault(id(identity), len(self._numbers))
 
     def _walk(self, tracker: VariableTracker) -> Hashable:
+        if type(tracker) is TensorVariable:  # most are
+            self.leaves.append(Leaf(tracker, () if tracker.source is None else (bare(tracker.source),)))
+            return self._tensor(tracker)
         if issubclass(type(tracker), Held):
             if type(tracker) is HeldList and tracker.holding is None:
                 return self._hold_list(tracker)
@@ -170,8 +173,8 @@ class Arguments:
             self._number(tracker.proxy.node),
             tuple(storages),  # views of one storage
             self._keyed(tensor_key, value),
-            value.is_leaf,
-            value.grad_fn is None,
+            # A tensor without a gradient is a leaf.
+            value.grad_fn is None if value.requires_grad else None,
         )
 
     def _function(self, tracker: Any) -> Hashable:

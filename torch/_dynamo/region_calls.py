@@ -108,6 +108,12 @@ class RegionCalls:
         self.askers: dict[str, tuple[Any, Any]] = {}
         # The one that is to be taken for it now.
         self.asker: tuple[Any, Any] | None = None
+        # Whether the graph is one for export; None as long as nobody has asked.
+        self.exported: bool | None = None
+        # Whether plain parameters are inputs of static sizes; None as long as nobody has asked.
+        self.lifts: bool | None = None
+        # Where the last input of the graph came into being, and the stack trace there.
+        self.traced_at: tuple[Any, str] | None = None
         # Containers that a held index was used on, where what they hold was known before the call.
         self.indexed: dict[int, VariableTracker] = {}
 

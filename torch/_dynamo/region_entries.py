@@ -148,7 +148,10 @@ class _Held:
             raise CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
-        if tx.output.export or config.install_free_tensors:
+        calls = tx.output.region_tracker.calls
+        if calls.exported is None:  # options are slow to ask for
+            calls.exported = bool(tx.output.export or config.install_free_tensors)
+        if calls.exported:
             raise CannotReuse(ReuseMissReason.EXPORTED)
         self.constants: list[HeldConstant] = []
         plain = _hold_all(args, kwargs, self.constants, opened)

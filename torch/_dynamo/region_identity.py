@@ -136,7 +136,10 @@ def symbol_key(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> Hashable
 
 
 def _dimensions_key(dims: Any) -> tuple[Hashable, ...]:
-    return tuple([dim if type(dim) is int else symbol_key(dim) for dim in dims])
+    for dim in dims:
+        if type(dim) is not int:
+            return tuple([dim if type(dim) is int else symbol_key(dim) for dim in dims])
+    return tuple(dims)
 
 
 def tensor_key(tensor: torch.Tensor) -> Hashable:
@@ -189,6 +192,10 @@ def _precision(place: tuple[str, str]) -> str:
     return "ieee" if found == "none" else found
 
 
+def _autocasts() -> tuple[Hashable, ...]:
+    return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _AUTOCAST_DEVICES)
+
+
 def global_state_key() -> tuple[Hashable, ...]:
     """Everything outside the graph that changes what an operator does, at this moment."""
     transform = torch._C._functorch.peek_interpreter_stack()
@@ -199,13 +206,13 @@ def global_state_key() -> tuple[Hashable, ...]:
         tuple(torch.overrides._get_current_function_mode_stack()),
         (transform.key(), transform.level()) if transform is not None else None,
         # Casts that happen below the graph: per device, and to which dtype.
-        tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _AUTOCAST_DEVICES),
+        _autocasts() if torch._C._is_any_autocast_enabled() else None,
         torch.is_autocast_cache_enabled(),
         # Choice of kernels.
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         tuple(map(_precision, _PRECISIONS)),
-        tuple(switch() for switch in _KERNEL_SWITCHES),
+        tuple([switch() for switch in _KERNEL_SWITCHES]),
         tuple(torch._C._get_sdp_priority_order()),
         torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),

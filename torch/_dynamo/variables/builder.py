@@ -1,0 +1,109 @@
+"""Overlay of torch._dynamo.variables.builder: an ordinary parameter becomes an input of the graph in one short step.
+
+A deep model has thousands of parameters, and nearly all are alike: dense, of static sizes, made by nobody's subclass.
+Stock asks each for all that a tensor can be. What a plain parameter needs is made here; any other goes stock's way.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import GradSource, NumpyTensorSource, is_constant_source
+from torch._dynamo.utils import get_static_address_type, is_parameter_freezing
+from torch._dynamo.variables.builder import (
+    GraphArg,
+    _extract_tensor_dict,
+    get_dynamic_sources,
+    get_specialized_props,
+)
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._guards import Source
+from torch._subclasses.plain_parameter import is_plain_parameter
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatefulSymbolicContext
+from torch.utils.weak import TensorWeakRef
+
+from torch_regions.overlay import replaces, stock
+
+
+def _may_lift(output: Any) -> bool:
+    """Whether, in this frame, plain parameters are inputs of static sizes.  Options are slow to ask for."""
+    calls = output.region_tracker.calls
+    if calls.lifts is None:
+        calls.lifts = (
+            config.force_parameter_static_shapes
+            and config._shapes_spec is None
+            and not (config.install_free_tensors or config.prepare_freezing or is_parameter_freezing())
+            and not output.export
+            and not get_dynamic_sources()
+        )
+    return bool(calls.lifts)
+
+
+def _is_lifted(output: Any, source: Source, value: torch.Tensor) -> bool:
+    """Whether a plain parameter at ``source`` becomes an input of the graph, as its first one for that tensor."""
+    where = source.guard_source
+    return (
+        not (where.is_specialized_nn_module() or where.is_fsdp_module())
+        and not isinstance(source, (GradSource, NumpyTensorSource))
+        and not is_constant_source(source)
+        and source not in output.input_source_to_var
+        and value not in output.tracing_context.tensor_to_context
+        and get_static_address_type(value) != "guarded"
+    )
+
+
+def _static_sizes(value: torch.Tensor, source: Source) -> StatefulSymbolicContext:
+    ndim = value.dim()
+    return StatefulSymbolicContext(
+        dynamic_sizes=[DimDynamic.STATIC] * ndim,
+        dynamic_strides=[DimDynamic.INFER_STRIDE] * ndim,
+        constraint_sizes=[None] * ndim,
+        constraint_strides=[None] * ndim,
+        view_base_context=None,
+        tensor_source=source,
+        shape_env_to_source_to_symbol_cache={},
+    )
+
+
+def _lift(builder: Any, value: torch.Tensor) -> TensorVariable:
+    tx, source = builder.tx, builder.source
+    output = tx.output
+    if get_static_address_type(value) is None:
+        builder.mark_static_input(value, guard=False)
+    context = _static_sizes(value, source)
+    fake = tx.fake_mode.from_tensor(value, source=source, symbolic_context=context)
+    output.tracing_context.tensor_to_context[value] = context
+    output.input_source_to_sizes_strides[source] = {"size": fake.size(), "stride": fake.stride()}
+    # Not a tracked fake: no guard of the shape environment is about sizes that are numbers.
+    output.tracked_fakes_id_to_source[id(value)].append(source)
+    name = re.sub(r"[^a-zA-Z0-9]+", "_", source.name)
+    proxy = output.root_tracer.create_graph_input(name, type(value), fake, source=source)
+    tracker = TensorVariable(proxy, source=source, **get_specialized_props(TensorVariable, tx, fake, None))
+    output.side_effects.track_object_existing(value, tracker)
+    builder.install_guards(functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(value)))
+    output.input_source_to_var[source] = tracker
+    proxy.node.meta["tensor_dict"] = _extract_tensor_dict(value)
+    proxy.node.meta["grapharg"] = GraphArg(source, value, False, fake)
+    return tracker
+
+
+@replaces("VariableBuilder.wrap_tensor")
+def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
+    output = self.tx.output
+    if _may_lift(output) and is_plain_parameter(value) and _is_lifted(output, self.source, value):
+        return _lift(self, value)
+    return stock("torch._dynamo.variables.builder:VariableBuilder.wrap_tensor")(self, value)
+
+
+@replaces("VariableBuilder._wrap")
+def _wrap(self: Any, value: Any) -> Any:
+    # Stock asks for the exact type first, too, but makes stand-ins for what Triton would define before it does.
+    exact = self._type_dispatch().get(type(value))
+    if exact is not None:
+        return exact(self, value)
+    return stock("torch._dynamo.variables.builder:VariableBuilder._wrap")(self, value)

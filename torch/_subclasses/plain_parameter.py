@@ -1,0 +1,27 @@
+"""Parameters as nearly all are: dense, whole, of no subclass."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn
+
+
+# Devices whose tensors have storages of their own and no further state.
+_DEVICES = frozenset({"cpu", "cuda", "xpu", "mps"})
+
+
+def is_plain_parameter(t: torch.Tensor) -> bool:
+    """Whether ``t`` is a dense parameter that has all of its storage, no gradient, and nothing special about it."""
+    return (
+        type(t) is torch.nn.Parameter
+        and t.layout is torch.strided
+        and t.device.type in _DEVICES
+        and t.is_leaf
+        and t.grad is None
+        and t.storage_offset() == 0
+        and t.untyped_storage().nbytes() > 0
+        and not (t.is_quantized or t.is_nested or t._is_view() or t.is_inference() or t.is_conj() or t.is_neg())
+        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+        and not torch._C._dispatch_keys(t).has(torch._C.DispatchKey.Functionalize)
+        and not getattr(t, "_is_buffer", False)
+    )
