@@ -17,6 +17,7 @@ from torch._dynamo.region_cutting import cut_out_calls
 from torch._dynamo.region_outlining import Outliner
 from torch._dynamo.source import LocalSource
 from torch.fx.experimental.symbolic_shapes import uninteresting_files
+from torch.fx.node import Target
 
 from torch_regions.overlay import replaces, stock
 
@@ -47,13 +48,21 @@ def _stack_trace(output: Any, tx: Any) -> str:
 
 
 @replaces("SubgraphTracer._create_proxy")
-def _create_proxy(self: Any, kind: str, target: Any, args: Any, kwargs: Any, *naming: Any) -> torch.fx.Proxy:
+def _create_proxy(
+    self: Any,
+    kind: str,
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str | None = None,
+    type_expr: Any = None,
+    proxy_factory_fn: Any = None,
+) -> torch.fx.Proxy:
     tx = self.output_graph.current_tx
-    name, type_expr, factory = naming
-    ordinary = kind == "placeholder" and self.parent is None and not (args or kwargs or factory)
+    ordinary = kind == "placeholder" and self.parent is None and not (args or kwargs or proxy_factory_fn)
     if not ordinary or self._orig_gm_meta is not None or "orig_graphmodule" in code_context.get_context(tx.f_code):
         make = stock("torch._dynamo.output_graph:SubgraphTracer._create_proxy")
-        return make(self, kind, target, args, kwargs, *naming)  # type: ignore[no-any-return]
+        return make(self, kind, target, args, kwargs, name, type_expr, proxy_factory_fn)  # type: ignore[no-any-return]
     node = self.create_node(kind, target, (), {}, name, type_expr)
     if tx.nn_module_stack:
         node.meta["nn_module_stack"] = tx.nn_module_stack.copy()
