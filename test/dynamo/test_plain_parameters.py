@@ -282,3 +282,37 @@ def test_a_threshold_that_the_program_sets_meanwhile_stays():
         assert gc.get_threshold() == (5, 6, 7)
     finally:
         gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_modes_around_the_compile(mode):
+    model = Model(parameter(torch.randn(4, 4)), parameter(torch.randn(4)))
+    with mode():
+        for backend in ("eager", "aot_eager"):
+            torch._dynamo.reset()
+            torch.testing.assert_close(torch.compile(model, backend=backend)(X), model(X))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_in_transforms(backend):
+    """A parameter that is first met inside a transform."""
+    model = Model(parameter(torch.randn(4)), parameter(torch.randn(4, 4).t()))
+
+    def f(x):
+        mapped = torch.func.vmap(lambda row: sum(y.sum() for y in model(row)))(x)
+        return mapped, torch.func.grad(lambda v: sum(y.sum() for y in model(v)))(x)
+
+    torch.testing.assert_close(torch.compile(f, backend=backend)(X), f(X))
+
+
+def test_a_function_mode_around_the_compile():
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    model = Model(parameter(torch.randn(4, 4)))
+    with Mode():
+        torch.testing.assert_close(torch.compile(model, backend="aot_eager")(X), model(X))
+    with torch.device("meta"):
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(model, backend="aot_eager")(X), model(X))

@@ -38,6 +38,7 @@ def plain_fake(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, conte
         or not _is_static(context)
         or meta.copy_data
         or (shape_env is not None and shape_env.should_record_events)
+        or torch.is_inference_mode_enabled()
         or peek_interpreter_stack() is not None
         or torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Functionalize)
         or torch._logging._internal.trace_log.handlers

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import config
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GradSource, NumpyTensorSource, is_constant_source
@@ -76,7 +77,8 @@ def _lift(builder: Any, value: torch.Tensor) -> TensorVariable:
     if get_static_address_type(value) is None:
         builder.mark_static_input(value, guard=False)
     context = _static_sizes(value, source)
-    fake = tx.fake_mode.from_tensor(value, source=source, symbolic_context=context)
+    with enable_python_dispatcher():
+        fake = tx.fake_mode.from_tensor(value, source=source, symbolic_context=context)
     output.tracing_context.tensor_to_context[value] = context
     output.input_source_to_sizes_strides[source] = {"size": fake.size(), "stride": fake.stride()}
     # Not a tracked fake: no guard of the shape environment is about sizes that are numbers.
