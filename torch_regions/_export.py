@@ -62,7 +62,7 @@ SYSTEMS = (
     ),
     System(
         "Pay for a call of a region by its boundary",
-        ("torch._functorch.", "torch._higher_order_ops.", "torch._inductor.", "torch.fx."),
+        ("torch._functorch.", "torch._higher_order_ops.", "torch._inductor.", "torch._subclasses.", "torch.fx."),
     ),
 )
 

@@ -11,7 +11,7 @@ import torch._dynamo
 import torch._dynamo.variables.builder as builders
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from torch._subclasses import fake_tensor
+from torch._subclasses import plain_parameter
 from torch._subclasses.plain_parameter import is_plain_parameter
 
 
@@ -133,7 +133,7 @@ def compiled(f, *args, short):
 
     torch._dynamo.reset()
     long_way = mock.patch.object(builders, "is_plain_parameter", lambda _: False)
-    described = mock.patch.object(fake_tensor, "is_plain_parameter", lambda _: False)
+    described = mock.patch.object(plain_parameter, "is_plain_parameter", lambda _: False)
     with contextlib.nullcontext() if short else long_way, contextlib.nullcontext() if short else described:
         with torch.no_grad():
             result = torch.compile(f, backend=backend, options={"guard_filter_fn": keep})(*args)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch._C._functorch import peek_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.plain_parameter import is_plain_parameter
 from torch.utils._mode_utils import no_dispatch
 
 from torch_regions.overlay import replaces, stock
@@ -32,6 +31,8 @@ def _is_static(context: Any) -> bool:
 
 def plain_fake(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, context: Any) -> FakeTensor | None:
     """The fake tensor of ``t``, which ``converter`` has not met; None when stock is to make it."""
+    from torch._subclasses.plain_parameter import is_plain_parameter
+
     meta = converter.meta_converter
     if (
         not is_plain_parameter(t)
