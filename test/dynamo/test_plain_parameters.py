@@ -58,6 +58,10 @@ ODD = {
     "transposed": lambda: parameter(torch.randn(4, 4).t()),
     "expanded": lambda: parameter(torch.randn(4, 1).expand(4, 4)),
     "strides of size one": lambda: parameter(torch.randn(4).as_strided((1, 4), (7, 1))),
+    "padded": lambda: parameter(torch.randn(4, 8)[:, :4]),
+    "padded twice": lambda: parameter(torch.randn(2, 3, 40)[:, :, :4][:, :2]),
+    "permuted": lambda: parameter(torch.randn(2, 3, 4, 5).permute(0, 2, 3, 1)[:, :, :, 0]),
+    "channels last": lambda: parameter(torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)[0, 0]),
     "offset": lambda: parameter(torch.randn(8, 4)[4:]),
     "view": lambda: parameter(torch.randn(16).view(4, 4)),
     "gradient": with_gradient,
@@ -78,7 +82,7 @@ class Model(nn.Module):
         self.count = len(values)
 
     def forward(self, x):
-        return [x.sum() + getattr(self, f"p{i}") for i in range(self.count)]
+        return [x.sum() + 2 * getattr(self, f"p{i}") for i in range(self.count)]
 
 
 def of_tensor(value):
@@ -161,6 +165,10 @@ def test_which_ones_are_plain():
         "transposed",
         "expanded",
         "strides of size one",
+        "padded",
+        "padded twice",
+        "permuted",
+        "channels last",
         "view",  # a parameter made of a view is none
         "complex",
     }

@@ -18,6 +18,7 @@ from torch._dynamo.source import GradSource, NumpyTensorSource, is_constant_sour
 from torch._dynamo.utils import get_static_address_type, is_parameter_freezing
 from torch._dynamo.variables.builder import (
     GraphArg,
+    TrackedFake,
     _extract_tensor_dict,
     get_dynamic_sources,
     get_specialized_props,
@@ -81,7 +82,9 @@ def _lift(builder: Any, value: torch.Tensor) -> TensorVariable:
         fake = tx.fake_mode.from_tensor(value, source=source, symbolic_context=context)
     output.tracing_context.tensor_to_context[value] = context
     output.input_source_to_sizes_strides[source] = {"size": fake.size(), "stride": fake.stride()}
-    # Not a tracked fake: no guard of the shape environment is about sizes that are numbers.
+    if any(type(number) is not int for number in (*fake.size(), *fake.stride())):
+        # Otherwise no guard of the shape environment is about it.
+        output.tracked_fakes.append(TrackedFake(fake, source, context))
     output.tracked_fakes_id_to_source[id(value)].append(source)
     name = re.sub(r"[^a-zA-Z0-9]+", "_", source.name)
     proxy = output.root_tracer.create_graph_input(name, type(value), fake, source=source)
