@@ -62,7 +62,14 @@ SYSTEMS = (
     ),
     System(
         "Pay for a call of a region by its boundary",
-        ("torch._functorch.", "torch._higher_order_ops.", "torch._inductor.", "torch._subclasses.", "torch.fx."),
+        (
+            "torch._functorch.",
+            "torch._higher_order_ops.",
+            "torch._inductor.",
+            "torch._subclasses.",
+            "torch.fx.",
+            "torch.utils.",
+        ),
     ),
 )
 
