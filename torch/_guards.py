@@ -48,26 +48,6 @@ def get_value(self: Any, globals: dict[str, Any], locals: dict[str, Any], cache:
 
 
 @replaces
-def dataclass_with_cached_hash(cls: Any = None, **kwargs: Any) -> Any:
-    make = stock("torch._guards:dataclass_with_cached_hash")
-
-    def wrap(given: Any) -> Any:
-        made = make(given, **kwargs)
-        compute = made.__hash__
-
-        def __hash__(self: Any) -> int:
-            try:  # sources are hashed thousands of times a layer, and made once
-                return self._hash  # type: ignore[no-any-return]
-            except AttributeError:
-                return compute(self)  # type: ignore[no-any-return]
-
-        made.__hash__ = __hash__
-        return made
-
-    return wrap if cls is None else wrap(cls)
-
-
-@replaces
 @dataclass(eq=False)
 class InvokeSubgraphReuseCondition:
     """When a traced call may stand for another one whose arguments have the same fingerprint.
