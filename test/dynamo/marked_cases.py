@@ -53,7 +53,7 @@ def check_case(case, backend, fullgraph, training, gives_up=False):
             warnings.simplefilter("ignore")
             f = case(mark)
             assert outcomes() == []
-            seen.append(observe(f, arguments(training), backend, fullgraph))
+            seen.append(observe(f, arguments(training), backend, fullgraph, grad=training))
     problem = difference(*seen)
     assert problem is None, problem
     # Not of calls in a frame that Dynamo gives up at its end: they are traced, and it comes to nothing.

@@ -67,11 +67,12 @@ def observe(
     calls: int = 2,
     state: Any = None,
     between: Callable[[int], None] = lambda call: None,
+    grad: bool = True,
 ) -> dict[str, Any]:
     """All that some runs of ``f``, compiled, can be seen to do, each followed by its backward.
 
     ``state``: what else it may change.  The gradients are those of all leaves in ``args`` and ``state``.
-    ``between`` is called before each run, with its number.
+    ``between`` is called before each run, with its number.  Without ``grad``, the runs are under ``no_grad``.
     """
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
@@ -84,6 +85,7 @@ def observe(
     for call in range(calls):
         between(call)
         try:
+            torch.set_grad_enabled(grad)
             with contextlib.redirect_stdout(printed):
                 result = compiled(*args)
             seen["modes"].append(_modes())

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch._dynamo
 from marked import compiled, flat, kept, same, some, start
+from torch._dynamo.testing import EagerAndRecordGraphs
 from torch._dynamo.utils import counters
 
 from benchmarks.zoo import mark_blocks
@@ -123,19 +124,20 @@ def test_generate_in_inductor_as_in_eager(family, kind):
     _compare_generated(family, kind, "inductor")
 
 
-def test_layers_with_a_static_cache_are_stamped_out():
+def test_layers_with_a_static_cache_have_one_body():
     """Each layer finds its part of the cache by its number, and writes to it."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     layers = 8
     start()
     torch.manual_seed(0)
+    backend = EagerAndRecordGraphs()
     model = Qwen3ForCausalLM(Qwen3Config(**{**SIZES, "num_hidden_layers": layers}, head_dim=8)).eval()
     wanted, cache = [], []
     for run in (model, None):
         if run is None:
             assert mark_blocks("qwen3", model) == layers
-            run = torch.compile(model, backend="eager")
+            run = torch.compile(model, backend=backend)
         cache.append(_cache("static", model))
         cache[-1].early_initialization(2, 2, 8, torch.float32, "cpu")
         tokens, seen = _prompt(), []
@@ -149,3 +151,8 @@ def test_layers_with_a_static_cache_are_stamped_out():
     # Prefill and decode: two layers are traced (the model itself looks at the first layer's part), six are stamped out.
     assert counters["regions"]["reused"] == 2 * (layers - 2)
     assert counters["regions"]["traced"] == 2 * 2
+    # All layers are calls of one body, which writes to the layer's part of the cache.
+    for graph in backend.graphs:
+        calls = graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
+        assert len(calls) == layers and len({call.args[1] for call in calls}) == 1
+    assert len(backend.graphs) == 2

@@ -62,7 +62,7 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
         outliner.check(graph, regions, places, body)
         # A region that was called for has options of its own: None here.
         whole = ((group.meaning, id(None)), tuple(places), depth)
-        name = outliner.names.get(whole) or outliner.install(whole, body)
+        name = outliner.names.get(whole) or outliner.install(whole, body, tracker.written_inputs(regions[0]))
         outliner.replace(graph, regions, places, name)
         hierarchical_log.debug("%s: %d calls of a body of %d operators", name, len(regions), len(regions[0]))
     stats = tracker.stats

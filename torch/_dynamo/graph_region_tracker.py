@@ -21,12 +21,13 @@ import dataclasses
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 import torch._logging
 import torch.fx
-from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.region_boundary import GraphView, inputs_of, storages
 from torch._dynamo.region_calls import RegionCalls
 from torch._dynamo.region_fitting import Fitter, RepeatBenefit
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable, ambient_state, global_state_key
@@ -103,6 +104,9 @@ class GraphRegionTracker:
         # node -> which of its operands (places in its flattened args and kwargs, nodes only)
         # changed when it was run on fake tensors.
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
+        # The graph to whose inputs a region may write, if any: Note [A region may write to an input].
+        self.open_graph: torch.fx.Graph | None = None
+        self.began_with_grad = torch.is_grad_enabled()
         # The calls of regions that the program makes, as opposed to the repeats that are found.
         self.calls = RegionCalls()
         self.stats = Stats()
@@ -152,6 +156,20 @@ class GraphRegionTracker:
             written = written + [operands[place] for place in places]
         return written
 
+    def written_inputs(self, region: Region) -> list[int]:
+        """Places, among the values that ``region`` takes from outside, of those that it writes to."""
+        written = {s for node in region for operand in self.written_operands(node) for s in storages(operand)}
+        return [k for k, operand in enumerate(inputs_of(region)) if written.intersection(storages(operand))]
+
+    def note_call(self, call: Node, written: list[int]) -> None:
+        """Notes that ``call``, of a body, writes to its operands at the places ``written``."""
+        for place in written:
+            self.add_node_mutation(call, 1 + place)  # the body comes before the operands
+
+    def view(self, graph: torch.fx.Graph, wanted: Iterable[Node] = (), closed: Iterable[Node] = ()) -> GraphView:
+        """``graph`` as it now is."""
+        return GraphView(graph, self.written_operands, wanted, graph is self.open_graph, closed)
+
     def get_identical_regions(self, graph: torch.fx.Graph) -> list[list[Region]]:
         """Groups of identical regions of ``graph``, largest saving first.
 
@@ -166,7 +184,7 @@ class GraphRegionTracker:
     ) -> list[Group]:
         """Like ``get_identical_regions``, with what the regions mean; ``numbers`` as for ``sequence``."""
         self.stats = Stats()
-        view = GraphView(graph, self.written_operands)
+        view = self.view(graph)
         self.stats.operators = len(view.nodes)
         sequence = self.sequence(view, numbers)
         groups = _Finder(view, sequence, self.stats, least_saved).find()

@@ -26,6 +26,9 @@ from torch_regions.overlay import replaces, stock
 def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     """Outlines the regions that the program calls, then, under the flag, what repeats."""
     outliner = Outliner(self)
+    tracker = outliner.tracker
+    if not (tracker.began_with_grad or self.export):
+        tracker.open_graph = self.graph
     cut_out_calls(self, outliner)
     if config.use_graph_deduplication:
         outline_repeats(outliner, self.graph, 0)

@@ -19,11 +19,22 @@ fresh tensors, and autograd sees it as one function.  Hence, for a run of nodes 
 3. What belongs together is inside as a whole, or outside (a ``Span``).  A storage that is written
    is a span from its first node to its last write; after that it may be read from anywhere.  (So a
    fake tensor's metadata, read at the end of tracing, is the metadata that every node of the body
-   saw.)  A vmap is a span from where its level is pushed to where it is popped.
+   saw.)  A vmap is a span from where its level is pushed to where it is popped.  The exception is
+   what Note [A region may write to an input] allows.
 4. A result that requires grad reaches the backward: autograd would feed zeros to a result whose
    gradient is otherwise undefined, and zero times infinity is not nothing.
 
 ``GraphView.offences`` names the nodes that break a rule; the finder splits the run at them.
+
+Note [A region may write to an input]
+The keys and values of a layer are written in the middle of it: were their whole life a span, it would
+begin before the graph does, and no layer could be a region.  Where the frame begins without grad mode,
+AOTAutograd knows what to do with a call that writes to an operand, and Inductor does it in place.  So an
+input of the graph is *open* when nothing but its elements is ever written, by operators that say so, and
+it is no part of the autograd graph.  A region may hold any of what touches it, if the input itself is the
+only operand of the region in that memory: in a body, two operands are two memories.  AOTAutograd knows no
+such call in a body that is called, and no call in a body that writes.  So writes are kept out of a
+region in which the program marks others, and a body that writes is not searched for any.
 """
 
 from __future__ import annotations
@@ -34,6 +45,7 @@ from collections.abc import Callable, Hashable, Iterable
 import torch
 import torch.fx
 from torch._dynamo.region_identity import lifted_key
+from torch._dynamo.region_legality import writes_memory_only
 from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -68,6 +80,26 @@ def value_storages(value: object) -> list[int]:
     return found
 
 
+def inputs_of(region: list[Node]) -> list[Node]:
+    """Values that a region takes from outside, by first use."""
+    inside = set(region)
+    found: dict[Node, None] = {}
+
+    def visit(operand: Node) -> Node:
+        if operand not in inside:
+            found[operand] = None
+        return operand
+
+    for node in region:
+        torch.fx.map_arg((node.args, node.kwargs), visit)
+    return list(found)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether all that can be written to a value are its elements, and no gradient is to know."""
+    return type(value) is FakeTensor and value.layout is torch.strided and not value.requires_grad
+
+
 @dataclasses.dataclass
 class Span:
     """Program positions that a region holds as a whole: ``members``, from ``first`` to ``last``.
@@ -84,11 +116,17 @@ class GraphView:
     """The operators of a graph in program order, and what each reads, makes and keeps alive."""
 
     def __init__(
-        self, graph: torch.fx.Graph, written_by: Callable[[Node], Iterable[Node]], wanted: Iterable[Node] = ()
+        self,
+        graph: torch.fx.Graph,
+        written_by: Callable[[Node], Iterable[Node]],
+        wanted: Iterable[Node] = (),
+        writes_cross: bool = False,
+        closed: Iterable[Node] = (),
     ) -> None:
         """``written_by(node)`` gives the operands that a node writes to.
 
         ``wanted``: nodes whose values are results of every region with them, used or not.
+        ``writes_cross``: whether a region may write to inputs, see the Note above; not to those that ``closed`` touch.
         """
         self.nodes: list[Node] = [n for n in graph.nodes if n.op not in INVISIBLE_OPS]
         # node -> its position; inputs and attributes of the graph have negative numbers.
@@ -111,6 +149,8 @@ class GraphView:
         for i, node in enumerate(self.nodes):
             if written := [self.position[operand] for operand in written_by(node)]:
                 self.writes[i] = written
+        # Storages of inputs that a region may write to.
+        self.open = self._open_storages(closed) if writes_cross else frozenset()
         self.spans = [*self._written_spans(), *self._vmap_spans()]
         # position -> first and last position that a region with this node must hold.
         self._must_hold: dict[int, tuple[int, int]] = {}
@@ -146,13 +186,36 @@ class GraphView:
         torch.fx.map_arg((node.args, node.kwargs), lambda a: found.append(self.position[a]))
         return found
 
+    def written_at(self, position: int) -> set[int]:
+        """Storages that the node at ``position`` writes to."""
+        return {s for operand in self.writes.get(position, ()) for s in self.storages_at(operand)}
+
+    def _open_storages(self, closed: Iterable[Node]) -> frozenset[int]:
+        """See Note [A region may write to an input]."""
+        written = {s for i in self.writes for s in self.written_at(i)}
+        for node in closed if written else ():
+            written -= self.touched(self.position[node])
+        holders: dict[int, list[Node]] = {s: [] for s in written}
+        for node in self._outside if written else ():
+            for s in written.intersection(self.storages_at(self.position[node])):
+                if node.op != "output":
+                    holders[s].append(node)
+        alone = {s for s, nodes in holders.items() if len(nodes) == 1 and nodes[0].op == "placeholder"}
+        for position in range(-len(self._outside), len(self.nodes) if alone else 0):
+            own = alone.intersection(self.storages_at(position))
+            if own and not _is_plain(self.node_at(position).meta.get("example_value")):
+                alone -= own
+        for i in self.writes if alone else ():
+            if not writes_memory_only(self.nodes[i]):
+                alone -= self.written_at(i)
+        return frozenset(alone)
+
     def _written_spans(self) -> list[Span]:
-        """For each storage that is written: from where it is first seen to its last write."""
+        """For each storage that is written, and not open: from where it is first seen to its last write."""
         spans: dict[int, Span] = {}
-        for i, operands in self.writes.items():
-            for operand in operands:
-                for storage in self.storages_at(operand):
-                    spans.setdefault(storage, Span(len(self.nodes), i, [])).last = i
+        for i in self.writes:
+            for storage in self.written_at(i) - self.open:
+                spans.setdefault(storage, Span(len(self.nodes), i, [])).last = i
         if not spans:
             return []
         for position in range(-len(self._outside), 0):
@@ -274,6 +337,7 @@ class GraphView:
             first, last = self._must_hold.get(i, (i, i))
             if first < start or last >= end:
                 broken.add(i)
+        broken |= self._written_elsewhere(start, end)
         for place in sorted(results):
             i = start + place
             value = self.nodes[i].meta.get("example_value")
@@ -283,6 +347,18 @@ class GraphView:
                 broken.add(i)
             taken.update(self.storages[i])
         return broken
+
+    def _written_elsewhere(self, start: int, end: int) -> set[int]:
+        """Positions in [start, end) that touch an open storage which is written there, but not as one operand."""
+        written = {s for i in range(start, end) if i in self.writes for s in self.written_at(i) & self.open}
+        if not written:
+            return set()
+        holders = [(operand, s) for operand in self.inputs(start, end) for s in self.storages_at(operand)]
+        for s in list(written):
+            of = [operand for operand, storage in holders if storage == s]
+            if len(of) == 1 and of[0] < 0:
+                written.discard(s)
+        return {i for i in range(start, end) if written & self.touched(i)}
 
     def _is_returned_view(self, position: int) -> bool:
         own = self._returned.intersection(self.storages[position])

@@ -24,7 +24,6 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.graph_region_tracker import Node, Region, meaning
-from torch._dynamo.region_boundary import GraphView
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_fitting import Fitter
 from torch._dynamo.region_outcomes import Outcome, RegionInlineReason
@@ -139,7 +138,7 @@ class _Cutter:
             options = piece.calls[0].options
             ready.append((piece, places, name, options))
             for region, call in zip(piece.regions, piece.calls, strict=True):
-                called[id(call)][region[0]] = CalledPiece(region, places, name, options)
+                called[id(call)][region[0]] = CalledPiece(region, places, name, options, self.tracker)
         for call in calls:
             stamps = len(call.stamps)
             if stamps:
@@ -163,10 +162,12 @@ class _Cutter:
             for node in piece.regions[0]:
                 self.tracker.copy_track(node, copies[node])
             first = piece.calls[0]
-            self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner], depth + 1)
-            if config.use_graph_deduplication:
-                outline_repeats(self.outliner, body, depth + 1)
-            name = self.outliner.install(whole, body, first.options)
+            written = self.tracker.written_inputs(piece.regions[0])
+            if not written:  # Note [A region may write to an input]
+                self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner], depth + 1)
+                if config.use_graph_deduplication:
+                    outline_repeats(self.outliner, body, depth + 1)
+            name = self.outliner.install(whole, body, written, first.options)
             counters["graph_deduplication"]["bodies"] += first.automatic
         return name
 
@@ -177,7 +178,8 @@ class _Plan:
     def __init__(self, cutter: _Cutter, graph: torch.fx.Graph, calls: list[RegionCall]) -> None:
         self.calls = calls
         wanted_nodes = [node for call in calls for node in wanted_by_stamps(call)]
-        self.view = GraphView(graph, cutter.tracker.written_operands, wanted_nodes)
+        closed = [n for call in calls if _has_marked(call) for n in call.nodes if not n._erased]
+        self.view = cutter.tracker.view(graph, wanted_nodes, closed)
         # call -> positions of its operators, ascending.
         self.positions = {id(call): self._positions(call) for call in calls}
         wanted = {p for positions in self.positions.values() for p in positions}
@@ -266,6 +268,11 @@ def _count(pieces: Iterable[CalledPiece], calls: int) -> None:
         counted["calls"] += calls
         for counter in ("operators", "operators_outlined"):
             counted[counter] += calls * len(piece.region)
+
+
+def _has_marked(call: RegionCall) -> bool:
+    """Whether the program asks for regions inside ``call``."""
+    return any(not inner.automatic or _has_marked(inner) for inner in call.inner)
 
 
 def _is_stamped(calls: list[RegionCall]) -> bool:

@@ -19,7 +19,7 @@ import torch
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
-from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.region_boundary import inputs_of
 from torch._higher_order_ops.region_metadata import OUTLINED
 
 
@@ -51,11 +51,14 @@ class Outliner:
             for region in group:
                 _check_body(body, region, inputs_of(region), places)
 
-    def install(self, whole: Hashable, body: torch.fx.Graph, options: Any = None) -> str:
-        """Installs the body that ``whole`` means, which may call others that are installed; returns its name."""
+    def install(self, whole: Hashable, body: torch.fx.Graph, written: list[int], options: Any = None) -> str:
+        """Installs the body that ``whole`` means, which may call others that are installed; returns its name.
+
+        ``written``: places of the operands that it writes to.
+        """
         called = {str(n.target): self.bodies[str(n.target)] for n in body.find_nodes(op="get_attr")}
         module = torch.fx.GraphModule(called, body)
-        module.meta[OUTLINED] = True
+        module.meta[OUTLINED] = tuple(written)
         if options is not None:
             module.meta["nested_region_config"] = options
         name = self.names[whole] = self.output_graph.install_subgraph("subgraph", module)
@@ -68,25 +71,12 @@ class Outliner:
         """Replaces the regions of ``group`` by calls of the body ``name``, which returns ``places``."""
         with graph.inserting_before():
             body_node = graph.get_attr(name)
+        written = self.tracker.written_inputs(group[0])
         for region in group:
-            _replace(graph, region, inputs_of(region), places, body_node, name, options)
+            call = _replace(graph, region, inputs_of(region), places, body_node, name, options)
+            self.tracker.note_call(call, written)
             if config.graph_deduplication_lint:
                 graph.lint()
-
-
-def inputs_of(region: Region) -> list[Node]:
-    """Values that a region takes from outside, by first use."""
-    inside = set(region)
-    found: dict[Node, None] = {}
-
-    def visit(operand: Node) -> Node:
-        if operand not in inside:
-            found[operand] = None
-        return operand
-
-    for node in region:
-        torch.fx.map_arg((node.args, node.kwargs), visit)
-    return list(found)
 
 
 def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[int]:
@@ -123,16 +113,17 @@ def _replace(
     body_node: Node,
     name: str,
     options: Any,
-) -> None:
-    """Puts a call of a body in the place of a region's last node, and erases the region."""
+) -> Node:
+    """Puts a call of a body in the place of a region's last node, and erases the region; returns the call."""
     results = [region[place] for place in places]
     with graph.inserting_before(region[-1].next):
         meta = call_meta(region[-1], options)
-        outside = emit_call(graph, body_node, name, inputs, [dict(r.meta) for r in results], meta)
+        call, outside = emit_call(graph, body_node, name, inputs, [dict(r.meta) for r in results], meta)
     for result, outer in zip(results, outside, strict=True):
         result.replace_all_uses_with(outer, delete_user_cb=_not_in(region))
     for node in reversed(region):
         graph.erase_node(node)
+    return call
 
 
 def emit_call(
@@ -142,15 +133,15 @@ def emit_call(
     operands: list[Node],
     result_metas: list[dict[str, Any]],
     meta: dict[str, Any],
-) -> list[Node]:
-    """Emits a call of the body ``name`` where ``graph`` inserts; returns a node for each result."""
+) -> tuple[Node, list[Node]]:
+    """Emits a call of the body ``name`` where ``graph`` inserts; returns it, and a node for each result."""
     call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *operands))
     call.meta = {**meta, "example_value": tuple(m["example_value"] for m in result_metas)}
     results = []
     for k, result_meta in enumerate(result_metas):
         results.append(graph.call_function(operator.getitem, (call, k)))
         results[-1].meta = result_meta
-    return results
+    return call, results
 
 
 def call_meta(last: Node, options: Any) -> dict[str, Any]:
@@ -168,7 +159,7 @@ def _not_in(region: Region) -> Callable[[Node], bool]:
 
 def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: list[Region], places: list[int]) -> None:
     """Recomputes the preconditions of outlining ``group`` from the graph as it now is."""
-    view = GraphView(graph, tracker.written_operands)
+    view = tracker.view(graph)
     signatures = set()
     for region in group:
         start = view.position[region[0]]

@@ -8,6 +8,7 @@ stamp becomes the same sequence of calls and operators.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import operator
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 from torch._dynamo.region_arguments import Arguments
-from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.region_boundary import GraphView, inputs_of
 from torch._dynamo.region_effects import carry_out
-from torch._dynamo.region_outlining import call_meta, emit_call, inputs_of
+from torch._dynamo.region_outlining import call_meta, emit_call
 from torch._dynamo.region_results import Maker, value_like
 from torch._dynamo.region_reuse import Match, transported_guards
 from torch._guards import Guard, Source, TracingContext
@@ -46,8 +47,8 @@ class Stamp:
     results: dict[Node, Node]
     # The call that was being traced when this one was stamped out, if any.
     outer: RegionCall | None
-    # Whether the body writes to an operand.
-    writes: bool
+    # Places of the operands that it writes to.
+    writes: tuple[int, ...]
 
     @property
     def operands(self) -> list[Node]:
@@ -67,7 +68,8 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     call.node.meta["example_value"] = tuple(fresh)
     for place in entry.writes:
         torch.autograd.graph.increment_version(match.operands[place].node.meta["example_value"])
-    stamp = Stamp(call.node, {}, tx.output.region_tracker.calls.open, bool(entry.writes))
+        tx.output.region_tracker.add_node_mutation(call.node, place)
+    stamp = Stamp(call.node, {}, tx.output.region_tracker.calls.open, tuple(entry.writes))
     trackers = {}
     for k, place in enumerate(entry.results):
         trackers[place] = _result(tx, call, k, fresh[k])
@@ -131,18 +133,17 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
     for call, stamp in sorted(stamped, key=lambda pair: place[pair[1].node]):
         if stamp.outer is not None:
             _into_outer(tracker, graph, call, stamp)
-        elif stamp.writes or id(call) not in top:
-            # Where it writes must be seen before it is decided what may be in a body.
+        elif id(call) not in top:
             call.stamps.remove(stamp)
             made.append(_as_call(tracker, graph, call, stamp))
-    view = GraphView(graph, tracker.written_operands)
+    view = tracker.view(graph)
     for call in calls:
         inside = set(call.nodes)
         own = _live(view, {n: n for n in call.nodes if not n._erased and not inside.issuperset(n.users)})
         kinds: dict[frozenset[Node] | None, list[Stamp]] = {}
         for stamp in call.stamps:
-            # What it takes or returns is written later: the operators that touch it must be seen.
-            hidden = view.is_in_span(view.position[stamp.node])
+            # What it takes or returns is written, and may not be here: the operators that touch it must be seen.
+            hidden = view.is_in_span(view.position[stamp.node]) or not _may_write(view, stamp)
             kinds.setdefault(None if hidden else _live(view, stamp.results), []).append(stamp)
         call.stamps = kinds.pop(own, []) if own is not None else []
         for live, stamps in kinds.items():
@@ -152,6 +153,14 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
                 if live is not None:
                     new.stamps, stamps = [_of(new, stamp) for stamp in stamps], []
     return made
+
+
+def _may_write(view: GraphView, stamp: Stamp) -> bool:
+    """Whether what ``stamp`` writes to are inputs that a region may write to, each alone in its memory."""
+    operands = [view.position[operand] for operand in stamp.operands]
+    memory = collections.Counter(s for operand in set(operands) for s in view.storages_at(operand))
+    written = [operands[place] for place in stamp.writes]
+    return all(w < 0 and all(s in view.open and memory[s] == 1 for s in view.storages_at(w)) for w in written)
 
 
 def _live(view: GraphView, results: dict[Node, Node]) -> frozenset[Node] | None:
@@ -279,11 +288,17 @@ class CalledPiece:
     places: list[int]
     name: str
     options: Any
+    tracker: GraphRegionTracker
 
     @functools.cached_property
     def inputs(self) -> list[Node]:
         """What the run takes from outside; first read when all stamps that came before have been replaced."""
         return inputs_of(self.region)
+
+    @functools.cached_property
+    def written(self) -> list[int]:
+        """Places in ``inputs`` of what the run writes to."""
+        return self.tracker.written_inputs(self.region)
 
     def call(self, graph: torch.fx.Graph, stands_for: dict[Node, Node], values: _Values) -> dict[Node, Node]:
         """Emits a call where ``graph`` inserts; returns what stands for the run's results."""
@@ -291,7 +306,10 @@ class CalledPiece:
         nodes = [self.region[place] for place in self.places]
         metas = [{**node.meta, "example_value": values.like(node.meta["example_value"])} for node in nodes]
         body_node = graph.get_attr(self.name)
-        results = emit_call(graph, body_node, self.name, operands, metas, call_meta(self.region[-1], self.options))
+        call, results = emit_call(
+            graph, body_node, self.name, operands, metas, call_meta(self.region[-1], self.options)
+        )
+        self.tracker.note_call(call, self.written)
         return dict(zip(nodes, results, strict=True))
 
 

@@ -26,7 +26,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch.fx import GraphModule, Node
 
 
-# In the ``meta`` of a body that Dynamo has cut out of its graph: it writes to no operand, and returns fresh memory.
+# In the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the places of the operands
+# that it writes to.
 OUTLINED = "region_outlined"
 # body that AOTAutograd has traced -> its graph, as it was then. Not in its ``meta``, which goes into cache keys.
 _traced: weakref.WeakKeyDictionary[GraphModule, Hashable] = weakref.WeakKeyDictionary()
@@ -42,7 +43,7 @@ def body_of(subgraph: Any) -> Any:
 
 
 def outlined(body: Any) -> bool:
-    return isinstance(body, GraphModule) and bool(body.meta.get(OUTLINED))
+    return isinstance(body, GraphModule) and OUTLINED in body.meta
 
 
 def _written(body: GraphModule) -> Hashable:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
-from torch._higher_order_ops.region_metadata import body_of, examples_of_results, number, outlined
+from torch._higher_order_ops.region_metadata import OUTLINED, body_of, examples_of_results, number, outlined
 from torch._higher_order_ops.schema import HopSchemaGenerator
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -72,12 +72,12 @@ def _state() -> tuple[Hashable, Any]:
 
 
 def _of_outlined(body: torch.fx.GraphModule, operands: tuple[Any, ...]) -> Any:
-    """The schema of a body that writes to nothing: the types of what goes in and out."""
+    """The schema of a body that Dynamo has cut out: the types of what goes in and out, and what is written to."""
     schema = HopSchemaGenerator(torch.ops.higher_order.invoke_subgraph)
     schema.add_arg("subgraph", body)
     schema.add_arg("identifier", "")
     for place, operand in enumerate(operands):
-        schema.add_arg(f"arg{place}", operand)
+        schema.add_arg(f"arg{place}", operand, is_mutated=place in body.meta[OUTLINED])
     for example in examples_of_results(body):
         schema.add_output(example)
     return schema.gen_schema()
