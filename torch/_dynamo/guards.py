@@ -1,8 +1,17 @@
-"""Overlay of torch._dynamo.guards: where a guard comes from is put into words once a place, not once a guard."""
+"""Overlay of torch._dynamo.guards: what is asked for each guard of each module is asked in fewer steps.
+
+Where a guard comes from is put into words once a place, not once a guard; and the way to an attribute of a module is the
+short one where it is in the module's ``__dict__``.
+"""
 
 from __future__ import annotations
 
+import ast
 from typing import Any
+
+from torch._C._dynamo.guards import DictGuardManager
+from torch._dynamo.guards import GuardManagerType
+from torch._dynamo.source import AttrSource
 
 from torch_regions.overlay import replaces, stock
 
@@ -31,3 +40,69 @@ def get_verbose_code_part(code_part: str, guard: Any) -> str:
         # What stock puts behind the guard's code, which it pads to this width.
         place = stack._region_place = words("", guard)[WIDTH:]
     return f"{code_part:<{WIDTH}}{place}"
+
+
+@replaces
+def _ast_unparse(node: Any) -> str:
+    # Guards that two names are of one object name the way to it, which stock words anew for each step of the way.
+    return _way(node) or stock("torch._dynamo.guards:_ast_unparse")(node)  # type: ignore[no-any-return]
+
+
+def _way(node: ast.AST) -> str | None:
+    """A name, and attributes and elements behind it, as ``ast.unparse`` words them; None for anything else."""
+    if type(node) is ast.Name:
+        return node.id
+    if type(node) is ast.Attribute:
+        base = _way(node.value)
+        return base and f"{base}.{node.attr}"
+    if type(node) is ast.Subscript and type(node.slice) is ast.Constant and type(node.slice.value) in (int, str):
+        base = _way(node.value)
+        return base and f"{base}[{node.slice.value!r}]"
+    return None
+
+
+@replaces("GuardBuilder.get_guard_manager_type")
+def get_guard_manager_type(self: Any, source: Any, example_value: Any) -> GuardManagerType:
+    if id(example_value) not in self.key_order_guarded_dict_ids:
+        return GuardManagerType.GUARD_MANAGER
+    of = stock("torch._dynamo.guards:GuardBuilder.get_guard_manager_type")
+    return of(self, source, example_value)  # type: ignore[no-any-return]
+
+
+@replaces("GuardBuilder.getattr_on_nn_module")
+def getattr_on_nn_module(
+    self: Any,
+    source: AttrSource,
+    base_guard_manager: Any,
+    base_example_value: Any,
+    example_value: Any,
+    base_source_name: str,
+    source_name: str,
+    guard_manager_enum: Any,
+) -> Any:
+    own = base_example_value.__dict__
+    if source.member in own:
+        # What comes first in __dict__ is found first, whatever the class has by that name.
+        within = base_guard_manager.get_generic_dict_manager(
+            source=f"{base_source_name}.__dict__",
+            example_value=self._get_generic_dict_manager_example_value(own),
+            guard_manager_enum=GuardManagerType.GUARD_MANAGER,
+        )
+        if not isinstance(within, DictGuardManager):
+            return within.dict_getitem_manager(
+                key=source.member,
+                source=source_name,
+                example_value=example_value,
+                guard_manager_enum=guard_manager_enum,
+            )
+    by_search = stock("torch._dynamo.guards:GuardBuilder.getattr_on_nn_module")
+    return by_search(
+        self,
+        source,
+        base_guard_manager,
+        base_example_value,
+        example_value,
+        base_source_name,
+        source_name,
+        guard_manager_enum,
+    )

@@ -15,7 +15,7 @@ from torch._dynamo.code_context import code_context
 from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.region_cutting import cut_out_calls
 from torch._dynamo.region_outlining import Outliner
-from torch._dynamo.source import LocalSource
+from torch._dynamo.source import LocalSource, ParamBufferSource
 from torch.fx.experimental.symbolic_shapes import uninteresting_files
 from torch.fx.node import Target
 
@@ -76,6 +76,27 @@ def _create_proxy(
 @replaces("OutputGraph.add_fqn_info_for_inlined_modules")
 def add_fqn_info_for_inlined_modules(self: Any, inlined_module: Any, source: Any) -> None:
     # Names of parameters by where they are, for exported graphs: each module's again for each module around it.
-    if self.export or isinstance(source, LocalSource) or not config.use_graph_deduplication:
+    if self.export or config.install_free_tensors or not config.use_graph_deduplication:
         add = stock("torch._dynamo.output_graph:OutputGraph.add_fqn_info_for_inlined_modules")
         add(self, inlined_module, source)
+    elif isinstance(source, LocalSource):
+        _note_names(self, inlined_module, source)
+
+
+def _note_names(output: Any, module: Any, source: LocalSource) -> None:
+    """Notes what parameters and buffers of ``module`` are called in the graph's metadata."""
+    owners: dict[str, str] = {}
+    noted = output.dynamo_flat_name_to_original_fqn
+    for kind in ("named_parameters", "named_buffers"):
+        every = getattr(module, kind, None)
+        if getattr(every, "__func__", None) is not getattr(torch.nn.Module, kind):
+            continue  # the program's own, which may do anything
+        for name, _ in every():
+            owner, _, leaf = name.rpartition(".")
+            if not leaf.isidentifier():  # Dynamo words the way to it otherwise
+                noted[output.module_key_name(output.get_chained_param_buffer_source(source, name).name)] = name
+                continue
+            if owner not in owners:
+                above = output.get_chained_attr_source(source, owner) if owner else source
+                owners[owner] = output.module_key_name(ParamBufferSource(above, "_").name)[:-1]
+            noted[owners[owner] + leaf] = name

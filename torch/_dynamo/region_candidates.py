@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,7 @@ class Candidates:
             return True
         again = shape in scope.called
         scope.called.add(shape)
-        return again and (not inner or _size(module) >= MIN_INNER_MODULES)
+        return again and (not inner or _holds(module, MIN_INNER_MODULES))
 
     @contextlib.contextmanager
     def inside(self, module: Module) -> Iterator[None]:
@@ -217,12 +218,13 @@ def _outermost(tops: Iterable[Module], chosen: Any) -> Iterator[Module]:
             todo += module.children()
 
 
-def _size(module: Module) -> int:
-    return sum(1 for _ in module.modules())
+def _holds(module: Module, least: int) -> bool:
+    """Whether there are ``least`` modules in ``module``, itself included."""
+    return sum(1 for _ in itertools.islice(module.modules(), least)) == least
 
 
 def _is_inner_block(module: Module) -> bool:
-    return _is_block(module) and _size(module) >= MIN_INNER_MODULES
+    return _is_block(module) and _holds(module, MIN_INNER_MODULES)
 
 
 def _is_block(module: Module) -> bool:
@@ -234,7 +236,7 @@ def _is_block(module: Module) -> bool:
     if hasattr(forward, "__marked_compile_region_fn__"):
         return False  # the user has said what is a region
     of_torch = (kind.__module__ or "").startswith("torch.nn.")
-    return _size(module) >= (MIN_MODULES_OF_TORCH if of_torch else MIN_MODULES)
+    return _holds(module, MIN_MODULES_OF_TORCH if of_torch else MIN_MODULES)
 
 
 def _is_wrapper(kind: type) -> bool:

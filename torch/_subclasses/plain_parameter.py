@@ -8,20 +8,35 @@ import torch.nn
 
 # Devices whose tensors have storages of their own and no further state.
 _DEVICES = frozenset({"cpu", "cuda", "xpu", "mps"})
+# dispatch keys of a tensor, as a number -> whether they are those of a dense tensor that is nothing special
+_dense: dict[int, bool] = {}
+
+
+def _is_dense(t: torch.Tensor) -> bool:
+    # All of this, and no more, is in the keys.
+    return (
+        t.layout is torch.strided
+        and t.device.type in _DEVICES
+        and not (t.is_quantized or t.is_nested or t.is_inference() or t.is_conj() or t.is_neg())
+        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+        and not torch._C._dispatch_keys(t).has(torch._C.DispatchKey.Functionalize)
+    )
 
 
 def is_plain_parameter(t: torch.Tensor) -> bool:
     """Whether ``t`` is a dense parameter that has all of its storage, no gradient, and nothing special about it."""
+    if type(t) is not torch.nn.Parameter:
+        return False
+    keys = torch._C._dispatch_keys(t).raw_repr()
+    dense = _dense.get(keys)
+    if dense is None:
+        dense = _dense[keys] = _is_dense(t)
     return (
-        type(t) is torch.nn.Parameter
-        and t.layout is torch.strided
-        and t.device.type in _DEVICES
+        dense
         and t.is_leaf
         and t.grad is None
         and t.storage_offset() == 0
         and t.untyped_storage().nbytes() > 0
-        and not (t.is_quantized or t.is_nested or t._is_view() or t.is_inference() or t.is_conj() or t.is_neg())
-        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
-        and not torch._C._dispatch_keys(t).has(torch._C.DispatchKey.Functionalize)
+        and not t._is_view()
         and not getattr(t, "_is_buffer", False)
     )

@@ -15,7 +15,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import config
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GradSource, NumpyTensorSource, is_constant_source
-from torch._dynamo.utils import get_static_address_type, is_parameter_freezing
+from torch._dynamo.utils import get_static_address_type, get_unique_name_wrt, is_parameter_freezing
 from torch._dynamo.variables.builder import (
     GraphArg,
     TrackedFake,
@@ -25,11 +25,14 @@ from torch._dynamo.variables.builder import (
 )
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import Source
+from torch._prims_common import _memory_formats
 from torch._subclasses.plain_parameter import is_plain_parameter
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatefulSymbolicContext
 from torch.utils.weak import TensorWeakRef
 
 from torch_regions.overlay import replaces, stock
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]+")
 
 
 def _may_lift(output: Any) -> bool:
@@ -72,6 +75,39 @@ def _static_sizes(value: torch.Tensor, source: Source) -> StatefulSymbolicContex
     )
 
 
+def _input(tracer: Any, name: str, fake: torch.Tensor) -> torch.fx.Proxy:
+    """The next input of the graph; no symbol is to be bound for it."""
+    tracer._input_versions_at_beginning.append(fake._version)
+    name = get_unique_name_wrt(name, tracer._used_names)
+    inputs = tracer.input_name_to_proxy
+    last = inputs[next(reversed(inputs))].node if inputs else None
+    with tracer.graph.inserting_after(last) if inputs else tracer.graph.inserting_before(None):
+        proxy: torch.fx.Proxy = tracer.create_proxy("placeholder", name, (), {}, type_expr=torch.nn.Parameter)
+    proxy.node.meta["example_value"] = fake
+    inputs[name] = proxy
+    tracer._used_names.add(name)
+    return proxy
+
+
+def _props(value: torch.Tensor) -> dict[str, Any]:
+    """What its tracker says of a plain parameter, as ``TensorVariable.specialize`` would of its fake."""
+    return {
+        "dtype": value.dtype,
+        "device": value.device,
+        "layout": torch.strided,
+        "ndim": value.ndim,
+        "requires_grad": value.requires_grad,
+        "is_nested": False,
+        "is_quantized": False,
+        "is_sparse": False,
+        "class_type": torch.nn.Parameter,
+        "has_grad_fn": False,
+        "_size": tuple(value.size()),
+        "stride": tuple(value.stride()),
+        "is_contiguous": tuple(f for f in _memory_formats if value.is_contiguous(memory_format=f)),
+    }
+
+
 def _lift(builder: Any, value: torch.Tensor) -> TensorVariable:
     tx, source = builder.tx, builder.source
     output = tx.output
@@ -82,13 +118,18 @@ def _lift(builder: Any, value: torch.Tensor) -> TensorVariable:
         fake = tx.fake_mode.from_tensor(value, source=source, symbolic_context=context)
     output.tracing_context.tensor_to_context[value] = context
     output.input_source_to_sizes_strides[source] = {"size": fake.size(), "stride": fake.stride()}
-    if any(type(number) is not int for number in (*fake.size(), *fake.stride())):
+    static = all(type(number) is int for number in (*fake.size(), *fake.stride()))
+    if not static:
         # Otherwise no guard of the shape environment is about it.
         output.tracked_fakes.append(TrackedFake(fake, source, context))
     output.tracked_fakes_id_to_source[id(value)].append(source)
-    name = re.sub(r"[^a-zA-Z0-9]+", "_", source.name)
-    proxy = output.root_tracer.create_graph_input(name, type(value), fake, source=source)
-    tracker = TensorVariable(proxy, source=source, **get_specialized_props(TensorVariable, tx, fake, None))
+    name = _NOT_IN_NAMES.sub("_", source.name)
+    if static:
+        proxy, props = _input(output.root_tracer, name, fake), _props(value)
+    else:
+        proxy = output.root_tracer.create_graph_input(name, type(value), fake, source=source)
+        props = get_specialized_props(TensorVariable, tx, fake, None)
+    tracker = TensorVariable(proxy, source=source, **props)
     output.side_effects.track_object_existing(value, tracker)
     builder.install_guards(functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(value)))
     output.input_source_to_var[source] = tracker
@@ -112,3 +153,11 @@ def _wrap(self: Any, value: Any) -> Any:
     if exact is not None:
         return exact(self, value)
     return stock("torch._dynamo.variables.builder:VariableBuilder._wrap")(self, value)
+
+
+@replaces("VariableBuilder.mark_static_input")
+def mark_static_input(self: Any, value: torch.Tensor, guard: bool) -> None:
+    # Each module on the way to a parameter marks it again.
+    marked = get_static_address_type(value) == ("guarded" if guard else "unguarded")
+    if not marked or value in self.tx.output.side_effects:
+        stock("torch._dynamo.variables.builder:VariableBuilder.mark_static_input")(self, value, guard)
