@@ -28,18 +28,35 @@ def _get_closure_var_hint(source: Any) -> str | None:
     return hint
 
 
+def _place(guard: Any) -> str | None:
+    """What stock puts behind a guard's code, which it pads to ``WIDTH``; None where it has no user's stack to show."""
+    stack = guard.user_stack if guard is not None else None
+    if not stack:
+        return None
+    # All guards of a call that is stamped out have one stack.
+    place: str | None = getattr(stack, "_region_place", None)
+    if place is None:
+        place = stack._region_place = stock("torch._dynamo.guards:get_verbose_code_part")("", guard)[WIDTH:]
+    return place
+
+
 @replaces
 def get_verbose_code_part(code_part: str, guard: Any) -> str:
-    stack = guard.user_stack if guard is not None else None
-    words = stock("torch._dynamo.guards:get_verbose_code_part")
-    if not stack:
-        return words(code_part, guard)
-    # All guards of a call that is stamped out have one stack.
-    place = getattr(stack, "_region_place", None)
+    place = _place(guard)
     if place is None:
-        # What stock puts behind the guard's code, which it pads to this width.
-        place = stack._region_place = words("", guard)[WIDTH:]
+        return stock("torch._dynamo.guards:get_verbose_code_part")(code_part, guard)  # type: ignore[no-any-return]
     return f"{code_part:<{WIDTH}}{place}"
+
+
+@replaces
+def get_verbose_code_parts(code_parts: str | list[str], guard: Any, recompile_hint: str | None = None) -> list[str]:
+    place = _place(guard)
+    if place is None or _get_closure_var_hint(guard.originating_source) is not None:
+        words = stock("torch._dynamo.guards:get_verbose_code_parts")
+        return words(code_parts, guard, recompile_hint)  # type: ignore[no-any-return]
+    hint = f" (HINT: {recompile_hint})" if recompile_hint else ""
+    parts = code_parts if isinstance(code_parts, list) else [code_parts]
+    return [f"{part:<{WIDTH}}{place}{hint}" for part in parts]
 
 
 @replaces

@@ -39,13 +39,13 @@ def _stack_trace(output: Any, tx: Any) -> str:
     """The user's stack at ``tx``, as nodes have it."""
     frames = []
     while tx is not None:
-        if not tx.is_co_filename_from_nn_modules():
-            frames.append(tx)
+        frames.append(tx)
         tx = tx.parent
     place = tuple([(frame.f_code, frame.current_instruction, frame.lineno) for frame in frames])
     calls = output.region_tracker.calls
     if calls.traced_at is None or calls.traced_at[0] != place:
-        summaries = [f for f in (frame.frame_summary() for frame in frames) if f.filename not in uninteresting_files()]
+        users = [frame.frame_summary() for frame in frames if not frame.is_co_filename_from_nn_modules()]
+        summaries = [f for f in users if f.filename not in uninteresting_files()]
         calls.traced_at = place, "".join(traceback.StackSummary.from_list(summaries[::-1]).format())
     return calls.traced_at[1]  # type: ignore[no-any-return]
 

@@ -46,8 +46,8 @@ def plain_fake(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, conte
     ):
         return None
     describer, storage = meta.describer, t.untyped_storage()
-    if storage in describer.lookup_storage and describer.lookup_storage[storage] in meta.storage_memo:
-        return None  # tied to another parameter
+    if storage in describer.lookup_storage or t in describer.lookup_tensor:
+        return None  # tied to another parameter, or described before
     with no_dispatch():
         on_meta = torch.empty(t.shape, dtype=t.dtype, device="meta")
         if on_meta.stride() != t.stride():
@@ -59,8 +59,13 @@ def plain_fake(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, conte
     fake._is_param = True
     meta.arg_cnt += 1
     meta.hit += 1
-    meta.storage_memo[describer.get_storage_id(storage)] = fake.untyped_storage()
-    meta.tensor_memo[describer.get_tensor_id(t)] = fake
+    # Both are new to the describer: their numbers are the next ones.
+    number = describer.lookup_storage[storage] = describer.next_storage_id
+    describer.next_storage_id += 1
+    meta.storage_memo[number] = fake.untyped_storage()
+    number = describer.lookup_tensor[t] = describer.next_tensor_id
+    describer.next_tensor_id += 1
+    meta.tensor_memo[number] = fake
     return fake
 
 

@@ -32,6 +32,7 @@ from torch.utils.weak import TensorWeakRef
 
 from torch_regions.overlay import replaces, stock
 
+
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]+")
 
 
