@@ -1,7 +1,7 @@
 """Overlay of torch._dynamo.guards: what is asked for each guard of each module is asked in fewer steps.
 
-Where a guard comes from is put into words once a place, not once a guard; and the way to an attribute of a module is the
-short one where it is in the module's ``__dict__``.
+Where a guard comes from is put into words once a place, not once a guard; and the way to an attribute of a module is
+the short one where it is in the module's ``__dict__``.
 """
 
 from __future__ import annotations
@@ -112,14 +112,6 @@ def getattr_on_nn_module(
                 example_value=example_value,
                 guard_manager_enum=guard_manager_enum,
             )
+    rest = (example_value, base_source_name, source_name, guard_manager_enum)
     by_search = stock("torch._dynamo.guards:GuardBuilder.getattr_on_nn_module")
-    return by_search(
-        self,
-        source,
-        base_guard_manager,
-        base_example_value,
-        example_value,
-        base_source_name,
-        source_name,
-        guard_manager_enum,
-    )
+    return by_search(self, source, base_guard_manager, base_example_value, *rest)
