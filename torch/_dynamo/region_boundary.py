@@ -33,8 +33,9 @@ AOTAutograd knows what to do with a call that writes to an operand, and Inductor
 input of the graph is *open* when nothing but its elements is ever written, by operators that say so, and
 it is no part of the autograd graph.  A region may hold any of what touches it, if the input itself is the
 only operand of the region in that memory: in a body, two operands are two memories.  AOTAutograd knows no
-such call in a body that is called, and no call in a body that writes.  So writes are kept out of a
-region in which the program marks others, and a body that writes is not searched for any.
+such call in a body that is called, and no call in a body that writes, nor there an operator of the user's
+that writes to anything.  So writes are kept out of a region in which the program marks others or has such
+an operator, and a body that writes is not searched for calls.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from collections.abc import Callable, Hashable, Iterable
 import torch
 import torch.fx
 from torch._dynamo.region_identity import lifted_key
-from torch._dynamo.region_legality import writes_memory_only
+from torch._dynamo.region_legality import is_users_operator, writes_memory_only
 from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -206,7 +207,7 @@ class GraphView:
             if own and not _is_plain(self.node_at(position).meta.get("example_value")):
                 alone -= own
         for i in self.writes if alone else ():
-            if not writes_memory_only(self.nodes[i]):
+            if not writes_memory_only(self.nodes[i]) or is_users_operator(self.nodes[i]):
                 alone -= self.written_at(i)
         return frozenset(alone)
 
@@ -353,6 +354,9 @@ class GraphView:
         written = {s for i in range(start, end) if i in self.writes for s in self.written_at(i) & self.open}
         if not written:
             return set()
+        writers = [i for i in range(start, end) if i in self.writes]
+        if any(is_users_operator(self.nodes[i]) for i in writers):
+            return {i for i in range(start, end) if written & self.touched(i)}
         holders = [(operand, s) for operand in self.inputs(start, end) for s in self.storages_at(operand)]
         for s in list(written):
             of = [operand for operand, storage in holders if storage == s]

@@ -53,6 +53,7 @@ class OperatorClass(enum.Enum):
     OPAQUE = enum.auto()  # anything may happen to its operands
 
 
+_NAMESPACES_OF_TORCH = frozenset({"aten", "prims"})
 # Tensor attributes that Dynamo writes into the graph as getattr(x, name).
 _PURE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
@@ -230,7 +231,7 @@ def _method_class(name: str) -> OperatorClass:
 
 @functools.cache
 def _overload_class(overload: OpOverload) -> OperatorClass:
-    if overload.namespace in ("aten", "prims"):
+    if overload.namespace in _NAMESPACES_OF_TORCH:
         return OperatorClass.PURE
     # A user's operator: torch may know an effect of it, which must keep its place.
     from torch._higher_order_ops.effects import _get_effect
@@ -309,6 +310,14 @@ def written_operands(node: Node) -> list[Node]:
     if "out" in node.kwargs:
         torch.fx.map_arg(node.kwargs["out"], written.append)
     return written
+
+
+def is_users_operator(node: Node) -> bool:
+    """Whether a node calls an operator that was registered with torch, and is not torch's own."""
+    target = node.target
+    return isinstance(target, (OpOverload, OpOverloadPacket)) and any(
+        overload.namespace not in _NAMESPACES_OF_TORCH for overload in _overloads(target)
+    )
 
 
 def writes_memory_only(node: Node) -> bool:
