@@ -364,7 +364,8 @@ def run(program: Program, backend: str, marked: bool) -> dict[str, Any]:
         if call == 2:
             exec(program.change, namespace, env)
 
-    return observe(f, args, backend, program.fullgraph, program.calls, state, between)
+    # Without grad mode, regions may write to inputs.
+    return observe(f, args, backend, program.fullgraph, program.calls, state, between, grad=program.training)
 
 
 @dataclasses.dataclass
