@@ -53,6 +53,17 @@ def _x():
     return torch.randn(2, 4)
 
 
+def _chain(call, *parts):
+    """A program that calls ``call`` with the first of all ``parts``, then with the second, and so on."""
+
+    def f(x):
+        for each in zip(*parts, strict=True):
+            x = call(*each, x)
+        return x
+
+    return f
+
+
 def _run_layers(mark, stores, layers=None, after=lambda x, stores: x):
     layers = layers or [Layer() for _ in stores]
     call = mark(lambda layer, x, store, at: layer(x, store, at))
@@ -167,7 +178,7 @@ def a_counter_and_slices_are_written(mark):
     layers = [Layer() for _ in range(3)]
 
     @mark
-    def call(layer, x, kept):
+    def call(layer, kept, x):
         layer.count.add_(1)
         kept[:, 1:3] = x[:, 1:3].sin()
         kept[0] += layer.count
@@ -177,13 +188,7 @@ def a_counter_and_slices_are_written(mark):
     for layer in layers:
         layer.out = torch.zeros(2, 4)
     kept = [torch.randn(2, 4) for _ in layers]
-
-    def f(x):
-        for layer, k in zip(layers, kept, strict=True):
-            x = call(layer, x, k)
-        return x
-
-    return f, (_x(),), [layers, kept, [layer.out for layer in layers]]
+    return _chain(call, layers, kept), (_x(),), [layers, kept, [layer.out for layer in layers]]
 
 
 @program
@@ -244,13 +249,7 @@ def a_store_of_low_precision(mark):
         return store.kept.float().cos() * x.exp()
 
     stores = [Store(torch.zeros(2, 4, dtype=torch.bfloat16)) for _ in range(3)]
-
-    def f(x):
-        for store in stores:
-            x = call(store, x)
-        return x
-
-    return f, (_x(),), [s.kept for s in stores]
+    return _chain(call, stores), (_x(),), [s.kept for s in stores]
 
 
 @program
@@ -262,13 +261,7 @@ def a_region_in_a_region_writes(mark):
         return inner(stores[1], inner(stores[0], x).sin()).relu() + stores[0].kept
 
     stores = [[Store(torch.zeros(2, 4)) for _ in range(2)] for _ in range(3)]
-
-    def f(x):
-        for pair in stores:
-            x = outer(pair, x)
-        return x
-
-    return f, (_x(),), [s.kept for pair in stores for s in pair]
+    return _chain(outer, stores), (_x(),), [s.kept for pair in stores for s in pair]
 
 
 @program
@@ -281,13 +274,8 @@ def grad_mode_is_on_inside(mark):
         return store.kept.exp() * y.cos()
 
     layers, stores = [nn.Linear(4, 4) for _ in range(3)], [Store(torch.zeros(2, 4)) for _ in range(3)]
-
-    def f(x):
-        for layer, store in zip(layers, stores, strict=True):
-            x = call(layer, store, x)
-        return x.detach()
-
-    return f, (_x(),), [s.kept for s in stores]
+    run = _chain(call, layers, stores)
+    return lambda x: run(x).detach(), (_x(),), [s.kept for s in stores]
 
 
 @program
@@ -299,13 +287,7 @@ def a_random_number_is_kept(mark):
         return store.kept.exp().sin() * x.cos()
 
     stores = [Store(torch.zeros(2, 4)) for _ in range(3)]
-
-    def f(x):
-        for store in stores:
-            x = call(store, x)
-        return x
-
-    return f, (_x(),), [s.kept for s in stores]
+    return _chain(call, stores), (_x(),), [s.kept for s in stores]
 
 
 @torch.library.custom_op("test_region_writes::keep", mutates_args=("kept",))
@@ -324,30 +306,22 @@ def _(x):
 
 
 def _with_operator(mark, store):
-    """Layers in each of which ``store`` writes to a part of a cache."""
+    """Layers in each of which ``store`` writes to a part of a cache, and goes on with what it returns, if anything."""
     layers, kept = [nn.Linear(4, 4) for _ in range(3)], [torch.zeros(6, 4) for _ in range(3)]
 
     @mark
     def call(layer, k, x):
         y = layer(x).relu()
-        z = store(k, y)
+        made = store(k, y)
+        z = y if made is None else made
         return (z @ k.t()).softmax(-1) @ k + x
 
-    def f(x):
-        for layer, k in zip(layers, kept, strict=True):
-            x = call(layer, k, x)
-        return x
-
-    return f, (_x(),), kept
+    return _chain(call, layers, kept), (_x(),), kept
 
 
 @program
 def an_operator_of_the_user_writes(mark):
-    def store(kept, y):
-        keep(kept, y)
-        return y
-
-    return _with_operator(mark, store)
+    return _with_operator(mark, keep)
 
 
 @program
@@ -365,7 +339,6 @@ def an_operator_of_the_user_writes_inside(mark):
 def an_operator_of_the_user_reads(mark):
     def store(kept, y):
         kept[1:3] = warm(y)
-        return y
 
     return _with_operator(mark, store)
 

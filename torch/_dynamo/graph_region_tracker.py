@@ -161,11 +161,6 @@ class GraphRegionTracker:
         written = {s for node in region for operand in self.written_operands(node) for s in storages(operand)}
         return [k for k, operand in enumerate(inputs_of(region)) if written.intersection(storages(operand))]
 
-    def note_call(self, call: Node, written: list[int]) -> None:
-        """Notes that ``call``, of a body, writes to its operands at the places ``written``."""
-        for place in written:
-            self.add_node_mutation(call, 1 + place)  # the body comes before the operands
-
     def view(self, graph: torch.fx.Graph, wanted: Iterable[Node] = (), closed: Iterable[Node] = ()) -> GraphView:
         """``graph`` as it now is."""
         return GraphView(graph, self.written_operands, wanted, graph is self.open_graph, closed)

@@ -40,6 +40,7 @@ an operator, and a body that writes is not searched for calls.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable
 
@@ -351,18 +352,20 @@ class GraphView:
 
     def _written_elsewhere(self, start: int, end: int) -> set[int]:
         """Positions in [start, end) that touch an open storage which is written there, but not as one operand."""
-        written = {s for i in range(start, end) if i in self.writes for s in self.written_at(i) & self.open}
-        if not written:
-            return set()
         writers = [i for i in range(start, end) if i in self.writes]
-        if any(is_users_operator(self.nodes[i]) for i in writers):
-            return {i for i in range(start, end) if written & self.touched(i)}
-        holders = [(operand, s) for operand in self.inputs(start, end) for s in self.storages_at(operand)]
-        for s in list(written):
-            of = [operand for operand, storage in holders if storage == s]
-            if len(of) == 1 and of[0] < 0:
-                written.discard(s)
-        return {i for i in range(start, end) if written & self.touched(i)}
+        broken = {s for i in writers for s in self.written_at(i) & self.open}
+        if broken and not any(is_users_operator(self.nodes[i]) for i in writers):
+            broken -= self.held_alone(self.inputs(start, end))
+        if not broken:
+            return broken
+        return {i for i in range(start, end) if broken & self.touched(i)}
+
+    def held_alone(self, operands: Iterable[int]) -> set[int]:
+        """Open storages that are in one of ``operands`` only, which is the input itself."""
+        values = set(operands)
+        holders = collections.Counter(s for operand in values for s in self.storages_at(operand))
+        inputs = {s for operand in values if operand < 0 for s in self.storages_at(operand)}
+        return {s for s in inputs & self.open if holders[s] == 1}
 
     def _is_returned_view(self, position: int) -> bool:
         own = self._returned.intersection(self.storages[position])

@@ -138,7 +138,7 @@ class _Cutter:
             options = piece.calls[0].options
             ready.append((piece, places, name, options))
             for region, call in zip(piece.regions, piece.calls, strict=True):
-                called[id(call)][region[0]] = CalledPiece(region, places, name, options, self.tracker)
+                called[id(call)][region[0]] = CalledPiece(region, places, name, options, self.outliner)
         for call in calls:
             stamps = len(call.stamps)
             if stamps:

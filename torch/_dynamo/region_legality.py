@@ -53,7 +53,7 @@ class OperatorClass(enum.Enum):
     OPAQUE = enum.auto()  # anything may happen to its operands
 
 
-_NAMESPACES_OF_TORCH = frozenset({"aten", "prims"})
+NAMESPACES_OF_TORCH = frozenset({"aten", "prims"})
 # Tensor attributes that Dynamo writes into the graph as getattr(x, name).
 _PURE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
@@ -231,7 +231,7 @@ def _method_class(name: str) -> OperatorClass:
 
 @functools.cache
 def _overload_class(overload: OpOverload) -> OperatorClass:
-    if overload.namespace in _NAMESPACES_OF_TORCH:
+    if overload.namespace in NAMESPACES_OF_TORCH:
         return OperatorClass.PURE
     # A user's operator: torch may know an effect of it, which must keep its place.
     from torch._higher_order_ops.effects import _get_effect
@@ -316,7 +316,7 @@ def is_users_operator(node: Node) -> bool:
     """Whether a node calls an operator that was registered with torch, and is not torch's own."""
     target = node.target
     return isinstance(target, (OpOverload, OpOverloadPacket)) and any(
-        overload.namespace not in _NAMESPACES_OF_TORCH for overload in _overloads(target)
+        overload.namespace not in NAMESPACES_OF_TORCH for overload in _overloads(target)
     )
 
 

@@ -71,12 +71,41 @@ class Outliner:
         """Replaces the regions of ``group`` by calls of the body ``name``, which returns ``places``."""
         with graph.inserting_before():
             body_node = graph.get_attr(name)
-        written = self.tracker.written_inputs(group[0])
         for region in group:
-            call = _replace(graph, region, inputs_of(region), places, body_node, name, options)
-            self.tracker.note_call(call, written)
+            self._replace(graph, region, places, body_node, options)
             if config.graph_deduplication_lint:
                 graph.lint()
+
+    def _replace(self, graph: torch.fx.Graph, region: Region, places: list[int], body_node: Node, options: Any) -> None:
+        """Puts a call of a body in the place of a region's last node, and erases the region."""
+        results = [region[place] for place in places]
+        with graph.inserting_before(region[-1].next):
+            metas = [dict(r.meta) for r in results]
+            outside = self.call(graph, body_node, inputs_of(region), metas, call_meta(region[-1], options))
+        for result, outer in zip(results, outside, strict=True):
+            result.replace_all_uses_with(outer, delete_user_cb=_not_in(region))
+        for node in reversed(region):
+            graph.erase_node(node)
+
+    def call(
+        self,
+        graph: torch.fx.Graph,
+        body_node: Node,
+        operands: list[Node],
+        result_metas: list[dict[str, Any]],
+        meta: dict[str, Any],
+    ) -> list[Node]:
+        """Emits a call of the body at ``body_node`` where ``graph`` inserts; returns a node for each result."""
+        name = str(body_node.target)
+        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *operands))
+        call.meta = {**meta, "example_value": tuple(m["example_value"] for m in result_metas)}
+        for place in self.bodies[name].meta[OUTLINED]:
+            self.tracker.add_node_mutation(call, 1 + place)  # the body comes before the operands
+        results = []
+        for k, result_meta in enumerate(result_metas):
+            results.append(graph.call_function(operator.getitem, (call, k)))
+            results[-1].meta = result_meta
+        return results
 
 
 def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[int]:
@@ -103,45 +132,6 @@ def make_body(region: Region, places: list[int]) -> tuple[torch.fx.Graph, dict[N
         copy[node] = body.node_copy(node, copy.__getitem__)
     body.output(tuple(copy[region[place]] for place in places))
     return body, copy
-
-
-def _replace(
-    graph: torch.fx.Graph,
-    region: Region,
-    inputs: list[Node],
-    places: list[int],
-    body_node: Node,
-    name: str,
-    options: Any,
-) -> Node:
-    """Puts a call of a body in the place of a region's last node, and erases the region; returns the call."""
-    results = [region[place] for place in places]
-    with graph.inserting_before(region[-1].next):
-        meta = call_meta(region[-1], options)
-        call, outside = emit_call(graph, body_node, name, inputs, [dict(r.meta) for r in results], meta)
-    for result, outer in zip(results, outside, strict=True):
-        result.replace_all_uses_with(outer, delete_user_cb=_not_in(region))
-    for node in reversed(region):
-        graph.erase_node(node)
-    return call
-
-
-def emit_call(
-    graph: torch.fx.Graph,
-    body_node: Node,
-    name: str,
-    operands: list[Node],
-    result_metas: list[dict[str, Any]],
-    meta: dict[str, Any],
-) -> tuple[Node, list[Node]]:
-    """Emits a call of the body ``name`` where ``graph`` inserts; returns it, and a node for each result."""
-    call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *operands))
-    call.meta = {**meta, "example_value": tuple(m["example_value"] for m in result_metas)}
-    results = []
-    for k, result_meta in enumerate(result_metas):
-        results.append(graph.call_function(operator.getitem, (call, k)))
-        results[-1].meta = result_meta
-    return call, results
 
 
 def call_meta(last: Node, options: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ stamp becomes the same sequence of calls and operators.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import operator
@@ -20,7 +19,7 @@ import torch.fx
 from torch._dynamo.region_arguments import Arguments
 from torch._dynamo.region_boundary import GraphView, inputs_of
 from torch._dynamo.region_effects import carry_out
-from torch._dynamo.region_outlining import call_meta, emit_call
+from torch._dynamo.region_outlining import call_meta
 from torch._dynamo.region_results import Maker, value_like
 from torch._dynamo.region_reuse import Match, transported_guards
 from torch._guards import Guard, Source, TracingContext
@@ -31,6 +30,7 @@ from torch.utils._pytree import tree_map_only
 if TYPE_CHECKING:
     from torch._dynamo.graph_region_tracker import GraphRegionTracker
     from torch._dynamo.region_calls import RegionCall
+    from torch._dynamo.region_outlining import Outliner
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
 
@@ -47,8 +47,6 @@ class Stamp:
     results: dict[Node, Node]
     # The call that was being traced when this one was stamped out, if any.
     outer: RegionCall | None
-    # Places of the operands that it writes to.
-    writes: tuple[int, ...]
 
     @property
     def operands(self) -> list[Node]:
@@ -69,7 +67,7 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     for place in entry.writes:
         torch.autograd.graph.increment_version(match.operands[place].node.meta["example_value"])
         tx.output.region_tracker.add_node_mutation(call.node, place)
-    stamp = Stamp(call.node, {}, tx.output.region_tracker.calls.open, tuple(entry.writes))
+    stamp = Stamp(call.node, {}, tx.output.region_tracker.calls.open)
     trackers = {}
     for k, place in enumerate(entry.results):
         trackers[place] = _result(tx, call, k, fresh[k])
@@ -143,7 +141,8 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
         kinds: dict[frozenset[Node] | None, list[Stamp]] = {}
         for stamp in call.stamps:
             # What it takes or returns is written, and may not be here: the operators that touch it must be seen.
-            hidden = view.is_in_span(view.position[stamp.node]) or not _may_write(view, stamp)
+            at = view.position[stamp.node]
+            hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
             kinds.setdefault(None if hidden else _live(view, stamp.results), []).append(stamp)
         call.stamps = kinds.pop(own, []) if own is not None else []
         for live, stamps in kinds.items():
@@ -153,14 +152,6 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
                 if live is not None:
                     new.stamps, stamps = [_of(new, stamp) for stamp in stamps], []
     return made
-
-
-def _may_write(view: GraphView, stamp: Stamp) -> bool:
-    """Whether what ``stamp`` writes to are inputs that a region may write to, each alone in its memory."""
-    operands = [view.position[operand] for operand in stamp.operands]
-    memory = collections.Counter(s for operand in set(operands) for s in view.storages_at(operand))
-    written = [operands[place] for place in stamp.writes]
-    return all(w < 0 and all(s in view.open and memory[s] == 1 for s in view.storages_at(w)) for w in written)
 
 
 def _live(view: GraphView, results: dict[Node, Node]) -> frozenset[Node] | None:
@@ -288,17 +279,12 @@ class CalledPiece:
     places: list[int]
     name: str
     options: Any
-    tracker: GraphRegionTracker
+    outliner: Outliner
 
     @functools.cached_property
     def inputs(self) -> list[Node]:
         """What the run takes from outside; first read when all stamps that came before have been replaced."""
         return inputs_of(self.region)
-
-    @functools.cached_property
-    def written(self) -> list[int]:
-        """Places in ``inputs`` of what the run writes to."""
-        return self.tracker.written_inputs(self.region)
 
     def call(self, graph: torch.fx.Graph, stands_for: dict[Node, Node], values: _Values) -> dict[Node, Node]:
         """Emits a call where ``graph`` inserts; returns what stands for the run's results."""
@@ -306,10 +292,7 @@ class CalledPiece:
         nodes = [self.region[place] for place in self.places]
         metas = [{**node.meta, "example_value": values.like(node.meta["example_value"])} for node in nodes]
         body_node = graph.get_attr(self.name)
-        call, results = emit_call(
-            graph, body_node, self.name, operands, metas, call_meta(self.region[-1], self.options)
-        )
-        self.tracker.note_call(call, self.written)
+        results = self.outliner.call(graph, body_node, operands, metas, call_meta(self.region[-1], self.options))
         return dict(zip(nodes, results, strict=True))
 
 

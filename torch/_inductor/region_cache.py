@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch._dynamo.region_legality import NAMESPACES_OF_TORCH
 from torch._inductor import config, ir
 from torch._inductor.codecache import FxGraphCachePickler, FxGraphHashDetails, write_atomic
 from torch._inductor.region_code import BodyCode, Kernel
@@ -97,7 +98,6 @@ _META_IGNORED = frozenset(
 )
 # The same of a body's graph module.
 _MODULE_META_IGNORED = frozenset({"dynamo_flat_name_to_original_fqn", "dynamo_compile_id", "backend_id"})
-_NAMESPACES = frozenset({"aten", "prims"})
 # What lowering makes of operators that compute something from tensors and numbers.
 _NODES = frozenset(
     (
@@ -183,7 +183,7 @@ def _check_node(node: Node) -> None:
     target = node.target
     if target is operator.getitem:
         return
-    if not isinstance(target, OpOverload) or target.namespace not in _NAMESPACES:
+    if not isinstance(target, OpOverload) or target.namespace not in NAMESPACES_OF_TORCH:
         raise UnkeptError(Unkept.OPERATOR, target)
     if target in user_lowerings:
         raise UnkeptError(Unkept.LOWERING, target)

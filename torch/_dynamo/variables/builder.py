@@ -77,7 +77,7 @@ def _static_sizes(value: torch.Tensor, source: Source) -> StatefulSymbolicContex
 
 
 def _input(tracer: Any, name: str, fake: torch.Tensor) -> torch.fx.Proxy:
-    """The next input of the graph; no symbol is to be bound for it."""
+    """The next input of the graph, of static sizes."""
     tracer._input_versions_at_beginning.append(fake._version)
     name = get_unique_name_wrt(name, tracer._used_names)
     inputs = tracer.input_name_to_proxy
@@ -112,22 +112,19 @@ def _props(value: torch.Tensor) -> dict[str, Any]:
 def _lift(builder: Any, value: torch.Tensor) -> TensorVariable:
     tx, source = builder.tx, builder.source
     output = tx.output
-    if get_static_address_type(value) is None:
-        builder.mark_static_input(value, guard=False)
+    builder.mark_static_input(value, guard=False)
     context = _static_sizes(value, source)
     with enable_python_dispatcher():
         fake = tx.fake_mode.from_tensor(value, source=source, symbolic_context=context)
     output.tracing_context.tensor_to_context[value] = context
     output.input_source_to_sizes_strides[source] = {"size": fake.size(), "stride": fake.stride()}
-    static = all(type(number) is int for number in (*fake.size(), *fake.stride()))
-    if not static:
-        # Otherwise no guard of the shape environment is about it.
-        output.tracked_fakes.append(TrackedFake(fake, source, context))
     output.tracked_fakes_id_to_source[id(value)].append(source)
     name = _NOT_IN_NAMES.sub("_", source.name)
-    if static:
+    if all(type(number) is int for number in (*fake.size(), *fake.stride())):
+        # No symbol is to be bound, and no guard of the shape environment is about it.
         proxy, props = _input(output.root_tracer, name, fake), _props(value)
     else:
+        output.tracked_fakes.append(TrackedFake(fake, source, context))
         proxy = output.root_tracer.create_graph_input(name, type(value), fake, source=source)
         props = get_specialized_props(TensorVariable, tx, fake, None)
     tracker = TensorVariable(proxy, source=source, **props)
