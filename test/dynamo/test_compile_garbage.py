@@ -1,4 +1,4 @@
-"""Under the flag, what is there when a compile begins is set aside from the garbage collector until it ends."""
+"""With regions, what is there when a compile begins is set aside from the garbage collector until it ends."""
 
 import gc
 
@@ -11,7 +11,12 @@ pytestmark = pytest.mark.usefixtures("bodies")
 X = torch.randn(4)
 
 
-def frozen_meanwhile(flag, fails=False):
+@torch.compiler.nested_compile_region
+def marked(x):
+    return x.sin()
+
+
+def frozen_meanwhile(flag, fails=False, function=torch.sin):
     """How many objects are set aside when the backend is called."""
     seen = []
 
@@ -23,7 +28,7 @@ def frozen_meanwhile(flag, fails=False):
 
     torch._dynamo.reset()
     with torch._dynamo.config.patch(use_graph_deduplication=flag):
-        compiled = torch.compile(lambda x: x.sin() + 1, backend=backend)
+        compiled = torch.compile(lambda x: function(x) + 1, backend=backend)
         if fails:
             with pytest.raises(Exception, match="backend"):
                 compiled(X)
@@ -33,14 +38,37 @@ def frozen_meanwhile(flag, fails=False):
     return seen[0]
 
 
-def test_only_under_the_flag():
+def test_only_with_regions():
     assert frozen_meanwhile(True) > 0
     assert gc.get_freeze_count() == 0
     assert frozen_meanwhile(False) == 0
+    assert frozen_meanwhile(False, function=marked) > 0
+    assert gc.get_freeze_count() == 0
 
 
 def test_all_is_as_before_when_the_compile_fails():
-    assert frozen_meanwhile(True, fails=True) > 0
+    for flag, function in ((True, torch.sin), (False, marked)):
+        before = gc.get_threshold()
+        assert frozen_meanwhile(flag, fails=True, function=function) > 0
+        assert gc.get_freeze_count() == 0
+        assert gc.get_threshold() == before
+
+
+def test_a_compile_inside_a_compile():
+    seen = []
+
+    def inner(graph, inputs):
+        seen.append(gc.get_freeze_count())
+        return graph.forward
+
+    def outer(graph, inputs):
+        torch.compile(torch.cos, backend=inner)(X)
+        return inner(graph, inputs)
+
+    compiled = torch.compile(lambda x: marked(x) + 1, backend=outer)
+    torch.testing.assert_close(compiled(X), X.sin() + 1)
+    assert len(seen) == 2
+    assert min(seen) > 0
     assert gc.get_freeze_count() == 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.exc import ObservedException, Unsupported
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_entries import call_region
+from torch._dynamo.region_garbage import set_garbage_aside
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
@@ -90,6 +91,7 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
             options=options if isinstance(options, NestedCompileRegionOptions) else None,
             key=_key(tx, mark, args[1:], kwargs),
         )
+        set_garbage_aside()
         limit = getattr(mark, "__marked_compile_region_max_reuse_entries__", 8)
         return call_region(tx, call, fn, args[1:], kwargs, limit)
 
