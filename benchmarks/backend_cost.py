@@ -1,19 +1,23 @@
 """What one more layer costs to compile, for each backend: marked and found by the flag, over flat.
 
-    python -m benchmarks.backend_cost [--models llama gpt2 bert vit] [--layers 8 32] [--repeat 1]
-        [--kinds aot-train inductor-infer inductor-train] [--modes flat marked flag]
+    python -m benchmarks.backend_cost [--models llama gpt2 bert vit] [--layers 8 32] [--repeat 3]
+        [--kinds eager-infer aot-train inductor-infer inductor-train] [--modes flat marked flag]
 
-Each figure is of a process of its own, which has compiled a small model of the same kind before, so that imports and
-lazy set-up are not counted; nothing is read from a compile cache. "flat" runs with ``TORCH_REGIONS=0``. `all` is the
-whole first step, Dynamo included; `backend` is from when Dynamo hands its graph over to the end of that step.
-CPU time for aot_eager, wall time for Inductor (it waits for the C++ compiler). Best of ``--repeat``.
+Each mode has a process of its own, that has compiled a small model of the same kind before, so that imports and lazy
+set-up are not counted; nothing is read from a compile cache. "flat" runs with ``TORCH_REGIONS=0``. The processes take
+turns, figure by figure, so that a slow minute of the machine is one for all of them. `all` is the whole first step,
+Dynamo included; `backend` is from when Dynamo hands its graph over to the end of that step. CPU time for eager and
+aot_eager, wall time for Inductor (it waits for the C++ compiler). From the least of ``--repeat`` turns for each size,
+and in brackets from the medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -27,8 +31,9 @@ from torch._dynamo.backends.registry import lookup_backend
 from benchmarks.zoo import build, mark_blocks
 
 
-KINDS = ("aot-train", "inductor-infer", "inductor-train")
+KINDS = ("eager-infer", "aot-train", "inductor-infer", "inductor-train")
 MODES = ("flat", "marked", "flag")
+PARTS = ("all", "backend")
 
 
 def first_step(name: str, kind: str, mode: str, layers: int) -> dict[str, float]:
@@ -36,7 +41,7 @@ def first_step(name: str, kind: str, mode: str, layers: int) -> dict[str, float]
     torch._dynamo.reset()
     backend, _, phase = kind.partition("-")
     inner = lookup_backend("aot_eager" if backend == "aot" else backend)
-    clock = time.process_time if backend == "aot" else time.perf_counter
+    clock = time.perf_counter if backend == "inductor" else time.process_time
     handed_over: list[float] = []
 
     def timed(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
@@ -59,35 +64,67 @@ def first_step(name: str, kind: str, mode: str, layers: int) -> dict[str, float]
     return {"all": end - start, "backend": end - handed_over[0]}
 
 
-def _measure_here(name: str, kind: str, mode: str, layers: int) -> None:
+def _serve(name: str, kind: str, mode: str) -> None:
+    """Answers each number of layers on stdin with the cost of its first step."""
     from torch._inductor.utils import fresh_cache
 
     with fresh_cache():
         first_step(name, kind, mode, 2)
-    with fresh_cache():
-        print(json.dumps(first_step(name, kind, mode, layers)))
+    for line in sys.stdin:
+        gc.collect()
+        with fresh_cache():
+            print(json.dumps(first_step(name, kind, mode, int(line))), flush=True)
 
 
-def measure(name: str, kind: str, mode: str, layers: int) -> dict[str, float]:
-    """``first_step`` in a process of its own."""
-    environment = {
-        **os.environ,
-        "TORCH_REGIONS": "0" if mode == "flat" else "strict",
-        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
-        "OMP_NUM_THREADS": "1",
+class Worker:
+    """A process that measures one model in one mode, when it is told to."""
+
+    def __init__(self, name: str, kind: str, mode: str) -> None:
+        environment = {
+            **os.environ,
+            "TORCH_REGIONS": "0" if mode == "flat" else "strict",
+            "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "benchmarks.backend_cost", "--serve", name, kind, mode]
+        self.process = subprocess.Popen(
+            command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def measure(self, layers: int) -> dict[str, float]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{layers}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self.process.args}: ended with {self.process.wait()}, its errors are above")
+        return json.loads(answer)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def per_layer(
+    name: str, kind: str, modes: list[str], layers: list[int], repeat: int
+) -> dict[str, dict[str, list[float]]]:
+    """For each mode and part, milliseconds that one more layer costs: by the least and by the median of the turns."""
+    workers = {mode: Worker(name, kind, mode) for mode in modes}
+    runs: dict[str, list[list[dict[str, float]]]] = {mode: [] for mode in modes}
+    for _ in range(repeat):
+        for mode, worker in workers.items():
+            runs[mode].append([worker.measure(n) for n in layers])
+    for worker in workers.values():
+        worker.close()
+
+    def slope(mode: str, part: str, of: Callable[[list[float]], float]) -> float:
+        small, large = (of([run[i][part] for run in runs[mode]]) for i in (0, 1))
+        return 1000 * (large - small) / (layers[1] - layers[0])
+
+    return {
+        mode: {part: [slope(mode, part, of) for of in (min, statistics.median)] for part in PARTS} for mode in modes
     }
-    command = [sys.executable, "-m", "benchmarks.backend_cost", "--here", name, kind, mode, str(layers)]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if run.returncode:
-        raise RuntimeError(f"{name} {kind} {mode} {layers}:\n{run.stderr[-2000:]}")
-    return json.loads(run.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
-
-
-def per_layer(name: str, kind: str, mode: str, layers: list[int], repeat: int) -> dict[str, float]:
-    """Milliseconds that one more layer costs."""
-    runs = [[measure(name, kind, mode, n) for n in layers] for _ in range(repeat)]
-    small, large = ({k: min(run[i][k] for run in runs) for k in runs[0][i]} for i in (0, 1))
-    return {k: 1000 * (large[k] - small[k]) / (layers[1] - layers[0]) for k in small}
 
 
 def main() -> None:
@@ -96,25 +133,24 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs=2, default=[8, 32])
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES)
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--here", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.here:
-        name, kind, mode, layers = options.here
-        _measure_here(name, kind, mode, int(layers))
+    if options.serve:
+        _serve(*options.serve)
         return
-    print("model    kind            mode     all ms  ratio   backend ms  ratio   (per extra layer)")
+    modes = sorted(options.modes, key=MODES.index)  # flat first, if it was asked for: the others' ratio
+    print("model    kind            mode     all ms  ratio (median)  backend ms  ratio (median)   (per extra layer)")
     for name in options.models:
         for kind in options.kinds:
-            flat: dict[str, float] = {}
-            for mode in sorted(options.modes, key=MODES.index):  # flat first, if it was asked for: the others' ratio
-                cost = per_layer(name, kind, mode, options.layers, options.repeat)
-                flat = flat or cost
-                print(
-                    f"{name:8s} {kind:15s} {mode:7s} {cost['all']:7.1f} {cost['all'] / flat['all']:6.2f}"
-                    f" {cost['backend']:12.1f} {cost['backend'] / flat['backend']:6.2f}",
-                    flush=True,
-                )
+            costs = per_layer(name, kind, modes, options.layers, options.repeat)
+            for mode, cost in costs.items():
+                columns = []
+                for part in PARTS:
+                    least, middle = cost[part]
+                    of_least, of_middle = costs[modes[0]][part]
+                    columns.append(f"{least:8.1f} {least / of_least:6.3f} ({middle / of_middle:6.3f})")
+                print(f"{name:8s} {kind:15s} {mode:7s}", *columns, flush=True)
 
 
 if __name__ == "__main__":
