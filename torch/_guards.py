@@ -105,6 +105,8 @@ class InvokeSubgraphReuseEntry:
     condition: InvokeSubgraphReuseCondition
     # Where each value that the body takes comes from, in the order of its operands.
     inputs: list[Any]
+    # Which of these are one value, and which share a storage.
+    sharing: Hashable
     # Which of the body's values the result is made of (places), and how.
     results: list[int]
     recipe: Any

@@ -76,7 +76,8 @@ def _create_proxy(
 @replaces("OutputGraph.add_fqn_info_for_inlined_modules")
 def add_fqn_info_for_inlined_modules(self: Any, inlined_module: Any, source: Any) -> None:
     # Names of parameters by where they are, for exported graphs: each module's again for each module around it.
-    if self.export or config.install_free_tensors or not config.use_graph_deduplication:
+    regions = config.use_graph_deduplication or self.region_tracker.calls.outermost
+    if self.export or config.install_free_tensors or not regions:
         add = stock("torch._dynamo.output_graph:OutputGraph.add_fqn_info_for_inlined_modules")
         add(self, inlined_module, source)
     elif isinstance(source, LocalSource):

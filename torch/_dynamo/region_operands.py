@@ -80,13 +80,17 @@ def build_as_traced(tx: InstructionTranslatorBase, fates: Fates, source: Source,
     """The tracker that tracing the call would build of what stands where ``source`` was."""
     from torch._dynamo.variables.builder import VariableBuilder
 
+    place = fates.transport.place(source)
+    if place.tracker is not None and not (options and isinstance(place.tracker, LazyVariableTracker)):
+        return place.tracker
     value = value_at(fates.value, source)
     calls = tx.output.region_tracker.calls
     calls.asker = calls.askers.get(source.name)
     try:
-        return VariableBuilder(tx, fates.transport(source), **options)(value)
+        place.tracker = VariableBuilder(tx, fates.transport(source), **options)(value)
     finally:
         calls.asker = None
+    return place.tracker
 
 
 def operands_of(
@@ -112,7 +116,7 @@ def operands_of(
         if not isinstance(proxy, torch.fx.Proxy) or value_key(proxy.node.meta.get("example_value")) != origin.key:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, name_of(tracker))
         proxies.append(proxy)
-    if _sharing(entry.call.operands) != _sharing([p.node for p in proxies]):
+    if entry.sharing != sharing([p.node for p in proxies]):
         raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, "operands of the body")
     return proxies
 
@@ -139,7 +143,7 @@ def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
     return bound
 
 
-def _sharing(nodes: list[Node]) -> Hashable:
+def sharing(nodes: list[Node]) -> Hashable:
     """Which of the values are one, and which share a storage."""
     number: dict[Any, int] = {}
     return tuple(

@@ -26,7 +26,7 @@ from torch._dynamo.region_held import Behind, Given, Held, Path, value_of
 from torch._dynamo.region_identity import constant_key, lifted_key
 from torch._dynamo.region_legality import writes_memory_only
 from torch._dynamo.region_looks import appearance, cells_of, exact_key, tensor_state
-from torch._dynamo.region_operands import build_as_traced, inputs_from, name_of, operands_of, value_at
+from torch._dynamo.region_operands import build_as_traced, inputs_from, name_of, operands_of, sharing, value_at
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer, changed_among, come_by, pending, reachable, sources_held
 from torch._dynamo.region_results import RecipeWriter
@@ -93,7 +93,7 @@ def save(
     inputs = inputs_from(tx, arguments, call.operands)
     condition = _condition(tx, arguments, observer, existing, untouched)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
-    return entry(call, condition, inputs, writer.results, recipe, effects, writes)
+    return entry(call, condition, inputs, sharing(call.operands), writer.results, recipe, effects, writes)
 
 
 def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) -> list[int]:

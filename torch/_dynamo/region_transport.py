@@ -28,6 +28,7 @@ from torch._guards import ChainedSource, Source
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
 
 
 def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
@@ -53,7 +54,7 @@ UNKNOWN: Any = object()
 class Place:
     """What is known, in one call, of a source of an earlier one."""
 
-    __slots__ = ("fate", "moves", "new", "same", "source", "value")
+    __slots__ = ("fate", "moves", "new", "same", "source", "tracker", "value")
 
     def __init__(self, source: Source, new: Source | None, moves: bool) -> None:
         # Kept, so that its id is not used again.
@@ -67,6 +68,8 @@ class Place:
         self.fate: Fate | None = None
         # Whether the earlier call found the very same object.
         self.same = False
+        # What was built of it.
+        self.tracker: VariableTracker | None = None
 
 
 class Transport:
