@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Two workers and one thread each, or the workers' threads fight for the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2}
+# Two workers and one thread each, or the workers' threads fight for the cores; who is done first helps the other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2} --dist worksteal
 
 .PHONY: demo test test-overlay test-flag lint verify clean
 
