@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from torch._inductor.utils import fresh_cache
 
 
 class Counted:
@@ -83,7 +84,8 @@ def _fake_runs_in_backend(layers: int, backend: str, train: bool, dynamic: bool 
         return inner(gm, inputs)
 
     run = torch.compile(model, backend=compiled, fullgraph=True, dynamic=dynamic)
-    with torch.set_grad_enabled(train):
+    # What an earlier run of the test has left in the cache of the machine would be found.
+    with fresh_cache(), torch.set_grad_enabled(train):
         result = run(torch.randn(4, 8))
         if train:
             result.backward()
