@@ -112,11 +112,13 @@ def per_layer(
     """For each mode and part, milliseconds that one more layer costs: by the least and by the median of the turns."""
     workers = {mode: Worker(name, kind, mode) for mode in modes}
     runs: dict[str, list[list[dict[str, float]]]] = {mode: [] for mode in modes}
-    for _ in range(repeat):
-        for mode, worker in workers.items():
-            runs[mode].append([worker.measure(n) for n in layers])
-    for worker in workers.values():
-        worker.close()
+    try:
+        for _ in range(repeat):
+            for mode, worker in workers.items():
+                runs[mode].append([worker.measure(n) for n in layers])
+    finally:
+        for worker in workers.values():
+            worker.close()
 
     def slope(mode: str, part: str, of: Callable[[list[float]], float]) -> float:
         small, large = (of([run[i][part] for run in runs[mode]]) for i in (0, 1))
