@@ -10,6 +10,7 @@ import torch._dynamo
 from torch import nn
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.region_outcomes import ReuseMissReason, outcomes
+from torch._dynamo.region_reuse import void_maker
 from torch._dynamo.testing import CompileCounter, EagerAndRecordGraphs
 from torch._dynamo.utils import counters
 
@@ -39,6 +40,11 @@ def agrees(f, *args, backend="eager"):
     assert bool(counters["regions"]["verified"]) == bool(seen.get("reused"))
     counters["regions"].update(seen)
     return seen
+
+
+def made_of(guards):
+    """Of ``guards``, those that Dynamo will make: of the ones on hooks, it makes none unless it is told to."""
+    return [g for g in guards if g.create_fn is not void_maker()]
 
 
 class Block(nn.Module):
@@ -163,6 +169,21 @@ def test_a_layer_that_differs(difference, when):
     assert graphs[0] == graphs[1]
     # A weight that requires grad gives all later layers other arguments.
     assert became()["reused"] >= (1 if difference == "a frozen weight" else 2)
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+@pytest.mark.parametrize("hook", [_hook, _pre_hook])
+def test_guards_against_later_hooks_are_made_where_dynamo_makes_them(skipped, hook):
+    layers, counter = blocks(4), CompileCounter()
+    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=skipped, verify_region_reuse=True):
+        compiled = torch.compile(functools.partial(chain, layers), backend=counter)
+        torch.testing.assert_close(compiled(X), chain(layers, X))
+        assert counters["regions"]["verified"]
+        hook(layers[3])
+        found = compiled(X)
+    assert counter.frame_count == (1 if skipped else 2)
+    if not skipped:
+        torch.testing.assert_close(found, chain(layers, X))
 
 
 def test_weights_tied_across_layers_are_not_two_weights():
@@ -350,7 +371,9 @@ def test_reuse_installs_the_guards_of_tracing(limit, monkeypatch):
         stock = OutputGraph.dedup_pass
 
         def dedup_pass(self):
-            found.extend((re.sub(r"_\d+_c\d+|dict___\d+", "", g.name), g.create_fn_name()) for g in self.guards)
+            found.extend(
+                (re.sub(r"_\d+_c\d+|dict___\d+", "", g.name), g.create_fn_name()) for g in made_of(self.guards)
+            )
             return stock(self)
 
         with monkeypatch.context() as patch:
@@ -439,7 +462,7 @@ def test_modules_that_were_looked_at_before_and_others(module_first, looked_at, 
         stock = OutputGraph.dedup_pass
 
         def dedup_pass(self):
-            found.extend((g.name, g.create_fn_name(), g.source) for g in self.guards)
+            found.extend((g.name, g.create_fn_name(), g.source) for g in made_of(self.guards))
             return stock(self)
 
         with monkeypatch.context() as patch:

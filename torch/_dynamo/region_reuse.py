@@ -498,12 +498,24 @@ def _differs(fates: Fates, source: Source) -> bool:
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fates.transport(source).name}: {e}") from None
 
 
+def void_maker() -> Any:
+    """The maker of guards of which Dynamo makes none, as it is configured: that a module has no hooks.
+
+    Nearly half of what is noted of a call is of this kind.  Reuse compares hooks by ``appearance``.
+    """
+    skipped = torch._dynamo.config.skip_nnmodule_hook_guards
+    return dynamo_guards.GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT if skipped else None
+
+
 def transported_guards(match: Match) -> list[tuple[Source, Any]]:
-    """The guards that tracing the call would install: source and maker of each."""
+    """The guards that tracing the call would install, and that say something: source and maker of each."""
     fates, condition = match.fates, match.entry.condition
     found = []
+    void = void_maker()
     indices = ((source, make) for source, makers in condition.indices.items() for make in makers)
     for source, make in (*((source, make) for source, _, _, make in condition.guards), *indices):
+        if make is void:
+            continue
         place = fates.look(source)
         fate = place.fate
         if fate is Fate.OWN:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable
-from torch._dynamo.region_reuse import transported_guards
+from torch._dynamo.region_reuse import transported_guards, void_maker
 from torch._dynamo.region_transport import Fate, Transport, resolver
 from torch._guards import Source
 
@@ -63,7 +63,8 @@ def verify(
     # Which objects are one is compared as identity, and again where the tensors are.
     guards = [(s.name, _kind(make)) for s, make in transported_guards(match) + unchanged]
     foretold = {g for g in guards if not g[1].startswith("DUPLICATE_INPUT")}
-    found = {(s.name, _kind(make)) for s, _, _, make in other.guards}
+    void = void_maker()
+    found = {(s.name, _kind(make)) for s, _, _, make in other.guards if make is not void}
     found |= {(s.name, _kind(make)) for s, makers in other.indices.items() for make in makers}
     found -= before - foretold
     # What is behind an object that is known by another source is guarded there, and not behind an argument.

@@ -23,6 +23,7 @@ from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import should_hoist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.plain_fake import plain_fake
 from torch.fx import GraphModule, Node
 
 
@@ -63,10 +64,11 @@ def is_as_traced(body: Any) -> bool:
 
 def examples_of_results(body: GraphModule, name: str = "example_value") -> list[Any]:
     """The examples that are noted under ``name`` at what a body returns; None for what is no tensor or size."""
-    return [node.meta.get(name) if isinstance(node, Node) else None for node in _results(body)]
+    return [node.meta.get(name) if isinstance(node, Node) else None for node in nodes_of_results(body)]
 
 
-def _results(body: GraphModule) -> tuple[Any, ...] | list[Any]:
+def nodes_of_results(body: GraphModule) -> tuple[Any, ...] | list[Any]:
+    """What a body returns: nodes, and constants among them."""
     (values,) = body.graph.output_node().args
     return values if isinstance(values, (tuple, list)) else (values,)
 
@@ -86,7 +88,7 @@ def known_results(subgraph: Any, operands: tuple[Any, ...]) -> tuple[torch.Tenso
     if len(inputs) != len(operands) or not all(map(_alike, inputs, operands)):
         return None
     every = examples_of_results(body, name)
-    there = [place for place, value in enumerate(_results(body)) if value is not None]
+    there = [place for place, value in enumerate(nodes_of_results(body)) if value is not None]
     outputs = [every[place] for place in there]
     if any(looks(value) is None for value in outputs) or (name == "val" and _share_memory(inputs, outputs)):
         return None
@@ -157,7 +159,9 @@ def _share_memory(inputs: list[Any], outputs: list[Any]) -> bool:
 
 
 def is_static(value: torch.Tensor) -> bool:
-    return not any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride(), value.storage_offset()))
+    return not value._has_symbolic_sizes_strides or not any(
+        isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride(), value.storage_offset())
+    )
 
 
 def _fresh(values: list[Any]) -> tuple[torch.Tensor, ...]:
@@ -167,4 +171,4 @@ def _fresh(values: list[Any]) -> tuple[torch.Tensor, ...]:
     # What the mode would do for each, without asking it again what an empty tensor is.
     with in_kernel_invocation_manager(mode):
         under = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta") for v in values]
-    return tuple(FakeTensor(mode, meta, v.device) for meta, v in zip(under, values))
+    return tuple(plain_fake(mode, meta, v.device) for meta, v in zip(under, values))

@@ -3,9 +3,11 @@
 Note [A call is recorded from what is known of its body]
 For each call after the first, stock looks the traced body up, and then asks what the call returns as for any other
 operator: a dispatch to the fake mode, with the metadata of all operands hashed, then two detached copies of each
-result, each dispatched by itself.  That is most of what a call costs where AOTAutograd traces, and all of it is known
-(``region_metadata.known_results``).  So the call, its results and their examples are made here in one go: results that
-are fresh tensors of static sizes, on operands that the body was traced for.  Whatever else there is goes stock's way.
+result, each dispatched by itself, and a copy of each operand, for Inductor to know its strides in eager mode.  That is
+most of what a call costs where AOTAutograd traces, and all of it is known (``region_metadata.known_results``).  So the
+call, its results and their examples are made here in one go: results that are fresh tensors of static sizes, on
+operands that the body was traced for.  Of an operand, the example that was noted where it was made is noted again.
+Whatever else there is goes stock's way.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._higher_order_ops.region_metadata import body_of, is_static, known_results
+from torch._dispatch.python import no_python_dispatcher
+from torch._higher_order_ops.region_metadata import body_of, is_static, known_results, nodes_of_results
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.plain_fake import plain_fake
 from torch.fx import GraphModule, Tracer
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, _ProxyTensor, set_proxy_slot
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, _ProxyTensor, extract_val, set_proxy_slot
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 
@@ -36,11 +40,30 @@ def record_call(
     results = known_results(body, operands)
     if results is None or not all(r is None or (type(r) is FakeTensor and is_static(r)) for r in results):
         return None
-    arguments = (body, identifier, *(tracer.unwrap_proxy(value) for value in operands))
-    call = tracer.create_proxy("call_function", torch.ops.higher_order.invoke_subgraph, arguments, {})
+    call = _call(tracer, body, identifier, operands)
     _annotate(call.node, body, body_of(subgraph))
-    _track(tracer, mode, call, results)
+    _track(tracer, mode, call, results, nodes_of_results(body))
     return results
+
+
+def _call(tracer: Any, body: GraphModule, identifier: Any, operands: tuple[Any, ...]) -> torch.fx.Proxy:
+    create, proxies = tracer.create_proxy, [tracer.unwrap_proxy(value) for value in operands]
+    target = torch.ops.higher_order.invoke_subgraph
+    if not all(isinstance(value, torch.fx.Proxy) for value in proxies):
+        return create("call_function", target, (body, identifier, *proxies), {})  # type: ignore[no-any-return]
+    call: torch.fx.Proxy = create("call_function", target, (body, identifier), {})
+    node, nodes = call.node, [proxy.node for proxy in proxies]
+    node.args = (*node.args, *nodes)
+    noted = map(_noted, nodes, operands)
+    node.meta["eager_input_vals"] = ((None, None, *noted), {})
+    return call
+
+
+def _noted(node: torch.fx.Node, value: FakeTensor) -> Any:
+    """What stock notes of an operand: a copy of it that later changes of its metadata leave as it is."""
+    val = node.meta.get("val")
+    same = type(val) is FakeTensor and val.shape == value.shape and val.stride() == value.stride()
+    return val if same else extract_val(value)
 
 
 def _usual(tracer: Any, mode: Any, body: GraphModule, operands: tuple[Any, ...]) -> bool:
@@ -68,17 +91,20 @@ def _annotate(node: torch.fx.Node, *bodies: Any) -> None:
         node.meta.setdefault("custom", {}).update(found)
 
 
-def _track(tracer: Any, mode: FakeTensorMode, call: Any, results: Sequence[torch.Tensor | None]) -> None:
+def _track(tracer: Any, mode: FakeTensorMode, call: Any, results: Sequence[Any], made_of: Sequence[Any]) -> None:
+    """Notes the results of ``call``, with what is known of the values of the body that they are ``made_of``."""
     # The examples share the memory of the results, and do not change when the metadata of those do.
-    with in_kernel_invocation_manager(mode):
+    with no_python_dispatcher(), in_kernel_invocation_manager(mode):
         under = [None if result is None else torch.ops.aten.detach.default(result) for result in results]
     examples: list[torch.Tensor | None] = [None] * len(results)
     for place, (result, meta) in enumerate(zip(results, under)):
         item = call[place]
-        if result is None:
+        if meta is None:
             continue
-        example = examples[place] = FakeTensor(mode, meta, result.device)
+        example = examples[place] = plain_fake(mode, meta, result.fake_device)
         set_proxy_slot(result, tracer, _ProxyTensor(item, None))
         item.node.meta["val"] = example
-        item.node.meta["tensor_meta"] = _extract_tensor_metadata(example)
+        known = made_of[place].meta.get("tensor_meta")
+        as_known = known is not None and known.requires_grad == example.requires_grad
+        item.node.meta["tensor_meta"] = known if as_known else _extract_tensor_metadata(example)
     call.node.meta["val"] = tuple(examples)

@@ -29,8 +29,9 @@ def _is_static(context: Any) -> bool:
     )
 
 
-def plain_fake(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, context: Any) -> FakeTensor | None:
+def fake_of_parameter(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, context: Any) -> FakeTensor | None:
     """The fake tensor of ``t``, which ``converter`` has not met; None when stock is to make it."""
+    from torch._subclasses.plain_fake import plain_fake
     from torch._subclasses.plain_parameter import is_plain_parameter
 
     meta = converter.meta_converter
@@ -52,7 +53,7 @@ def plain_fake(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, conte
         on_meta = torch.empty(t.shape, dtype=t.dtype, device="meta")
         if on_meta.stride() != t.stride():
             return None
-        fake = FakeTensor(mode, on_meta, t.device)
+        fake = plain_fake(mode, on_meta, t.device)
     fake.requires_grad = t.requires_grad
     if t.requires_grad and t.grad_dtype != t.dtype:
         fake.grad_dtype = t.grad_dtype
@@ -82,7 +83,7 @@ def from_real_tensor(
     trace: bool = True,
 ) -> FakeTensor:
     if type(t) is torch.nn.Parameter and not make_constant and source is not None and self._get_memo(t) is None:
-        fake = plain_fake(self, fake_mode, t, shape_env, symbolic_context)
+        fake = fake_of_parameter(self, fake_mode, t, shape_env, symbolic_context)
         if fake is not None:
             return fake
     convert = stock("torch._subclasses.fake_tensor:FakeTensorConverter.from_real_tensor")

@@ -21,7 +21,9 @@ import operator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch._dynamo.region_options import verifying
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.plain_fake import plain_fake
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -37,16 +39,22 @@ def _storage(val: FakeTensor) -> int:
     return int(val.untyped_storage()._cdata)
 
 
+def _making(mode: FakeTensorMode) -> contextlib.ExitStack:
+    """Within, fake tensors of ``mode`` are made of meta tensors, and no guard is made of their sizes."""
+    within = contextlib.ExitStack()
+    within.enter_context(in_kernel_invocation_manager(mode))
+    if mode.shape_env is not None:
+        within.enter_context(mode.shape_env.suppress_guards())
+    return within
+
+
 def _on_storage(like: FakeTensor, owner: FakeTensor | None, offset: Any) -> FakeTensor:
     """A fake tensor with the metadata of `like` on the storage of `owner`, or on a new one."""
-    mode = like.fake_mode
-    quiet = mode.shape_env.suppress_guards() if mode.shape_env is not None else contextlib.nullcontext()
-    with in_kernel_invocation_manager(mode), quiet:
-        size, stride = like.size(), like.stride()
-        empty = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
-        if owner is not None:
-            empty.set_(owner.untyped_storage(), offset, size, stride)
-    return FakeTensor(mode, empty, like.device)
+    size, stride = like.size(), like.stride()
+    meta = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
+    if owner is not None:
+        meta.set_(owner.untyped_storage(), offset, size, stride)
+    return plain_fake(like.fake_mode, meta, like.fake_device)
 
 
 class _Call:
@@ -76,9 +84,11 @@ class _Call:
             users = [b for item in self.items.get(i, ()) if (b := _val(item)) is not None]
             if a is not None and users and users[0] is not a and _storage(users[0]) != _storage(a):
                 known.setdefault(_storage(a), (a, users[0]))
-        for i, output in enumerate(self.outputs):
-            if (like := _val(output)) is not None:
-                vals[i] = self._describe(i, like, known)
+        described = [(i, like) for i, output in enumerate(self.outputs) if (like := _val(output)) is not None]
+        if described:
+            with _making(described[0][1].fake_mode):
+                for i, like in described:
+                    vals[i] = self._describe(i, like, known)
         self.node.meta["val"] = tuple(vals)
 
     def _describe(self, i: int, like: FakeTensor, known: dict[int, tuple[FakeTensor, FakeTensor]]) -> FakeTensor:
@@ -131,6 +141,6 @@ def say_aliases_of_regions(gm: GraphModule) -> None:
             found = True
             _Call(node, getattr(gm, node.args[0].target)).say_aliases()
     if found:
-        gm.graph.eliminate_dead_code()
-        gm.graph.lint()
+        if verifying():
+            gm.graph.lint()
         gm.recompile()
