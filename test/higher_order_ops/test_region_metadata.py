@@ -152,6 +152,41 @@ def test_not_known_for_results_that_are_more_than_fresh_memory(
     assert known_results(body, (torch.empty(3, 4),)) is None
 
 
+ALIASING = {
+    "input": lambda x, y: (x, y.sin(), x),
+    "view": lambda x, y: (x.t(), x[1:], y.sin()),
+    "view of a view": lambda x, y: (x[1:].view(-1)[2:], y + 1),
+    "of each other": lambda x, y: ((z := (x @ y).sin()), z.t(), z, z.view(-1)),
+    "all of it": lambda x, y: (y, (z := y.exp()).t(), x[:, 1:], z, None, y.t()),
+}
+
+
+@pytest.mark.parametrize("function", ALIASING.values(), ids=list(ALIASING))
+@pytest.mark.parametrize("verify", [False, True])
+def test_results_that_alias_are_as_running_the_body_makes_them(
+    fake: FakeTensorMode, function: Callable[..., Any], verify: bool
+) -> None:
+    def sharing(values: Any) -> list[Any]:
+        storages = [v.untyped_storage()._cdata for v in values if v is not None]
+        return list(map(storages.index, storages))
+
+    body = _traced(function, torch.empty(3, 4), torch.empty(4, 5))
+    for operands in ((torch.empty(3, 4), torch.empty(4, 5)) for _ in range(2)):
+        assert known_results(body, operands) is None
+        with config.patch(verify_region_reuse=verify):
+            known = known_results(body, operands, fake, aliases=True)
+        ran = function(*operands)
+        assert known is not None and list(map(looks, known)) == list(map(looks, ran))
+        assert sharing((*operands, *known)) == sharing((*operands, *ran))
+        assert [any(k is o for o in operands) for k in known] == [any(r is o for o in operands) for r in ran]
+
+
+def test_not_known_for_a_body_whose_operands_share_memory(fake: FakeTensorMode) -> None:
+    x = torch.empty(3, 4)
+    body = _traced(lambda x, y: (x.view(-1), y.sin()), x, x.view(3, 4))
+    assert known_results(body, (x, x.view(3, 4)), fake, aliases=True) is None
+
+
 def test_a_result_that_is_none_is_known(fake: FakeTensorMode) -> None:
     """Such is the gradient of an operand that has none."""
     body = _traced(lambda x: (None, x.sin(), None), torch.empty(3, 4))
@@ -202,3 +237,17 @@ def test_a_body_that_a_pass_has_changed_is_not_as_it_was_traced(
         sin.replace_all_uses_with(sin.next)
     change(sin)
     assert not is_as_traced(body)
+
+
+def test_a_fake_mode_answers_before_it_looks_for_an_earlier_call(fake: FakeTensorMode) -> None:
+    """Its cache of operators is not asked, and each call has results of its own."""
+    body = make_fx(lambda x: (x.sin(), x.t().clone()))(torch.empty(2, 3))
+    call, other = torch.empty(2, 3), torch.empty(4, 5)
+    asked = FakeTensorMode.cache_info().hits, FakeTensorMode.cache_info().misses
+    results = [torch.ops.higher_order.invoke_subgraph(body, "body", call) for _ in range(2)]
+    assert (FakeTensorMode.cache_info().hits, FakeTensorMode.cache_info().misses) == asked
+    assert [looks(r) for r in results[0]] == [looks(r) for r in results[1]] == [looks(call), looks(call.t().clone())]
+    storages = {r.untyped_storage()._cdata for result in results for r in result}
+    assert len(storages) == 4
+    # Of operands that the body was not traced for, the mode finds out by itself.
+    assert [r.shape for r in torch.ops.higher_order.invoke_subgraph(body, "body", other)] == [(4, 5), (5, 4)]

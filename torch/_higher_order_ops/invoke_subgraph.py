@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
-from torch._higher_order_ops.utils import FunctionalizeCtxWrapper, registered_hop_fake_fns
+from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_dynamo_compiling, is_exporting
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode
@@ -64,16 +65,14 @@ def gen_schema(self: Any, subgraph: Any, identifier: str | None, *operands: Any)
     return remembered_schema(subgraph, operands, lambda: generate(self, subgraph, identifier, *operands))
 
 
-def _fake(subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
     from torch._higher_order_ops.region_metadata import known_results
 
-    known = known_results(subgraph, operands)
-    return known if known is not None else _run_on_fakes(subgraph, identifier, *operands)
-
-
-_fakes: dict[Any, Callable[..., Any]] = registered_hop_fake_fns
-_run_on_fakes = _fakes[torch.ops.higher_order.invoke_subgraph]
-_fakes[torch.ops.higher_order.invoke_subgraph] = _fake
+    # Before the mode looks for the metadata of all operands among those of earlier calls, and makes results one by one.
+    known = known_results(subgraph, operands, mode, aliases=True)
+    if known is not None:
+        return known
+    return mode.__torch_dispatch__(torch.ops.higher_order.invoke_subgraph, [], (subgraph, identifier, *operands), {})
 
 
 def _record(proxy_mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
@@ -86,6 +85,7 @@ def _record(proxy_mode: Any, subgraph: Any, identifier: str | None, *operands: A
 _of_modes: dict[Any, Callable[..., Any]] = torch.ops.higher_order.invoke_subgraph.python_key_table
 _trace = _of_modes[ProxyTorchDispatchMode]
 _of_modes[ProxyTorchDispatchMode] = _record
+_of_modes[FakeTensorMode] = _answer
 
 
 @replaces

@@ -6,15 +6,17 @@ graph, and again after the body was traced. The answer is known before: Dynamo h
 and the tracer when it traced it. It holds for operands with the same metadata, in a state of the thread that does not
 change what operators return. The results share no memory with the operands or each other: of a body that Dynamo has
 cut out, by construction (Note [What may cross the boundary] in torch/_dynamo/region_boundary.py); of a traced one,
-that is looked up.
+that is looked up. A forward that was partitioned also returns what is saved of its operands: in Inductor's passes its
+results are operands of the call, and views of them, where stock's cache of fake operators makes views fresh memory.
 
 With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, and must return what was known.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import sympy
@@ -73,38 +75,55 @@ def nodes_of_results(body: GraphModule) -> tuple[Any, ...] | list[Any]:
     return values if isinstance(values, (tuple, list)) else (values,)
 
 
-def known_results(subgraph: Any, operands: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...] | None:
-    """Fresh fake tensors like those that ``subgraph`` returns for ``operands``; None where that is not known.
+def known_results(
+    subgraph: Any, operands: tuple[Any, ...], mode: FakeTensorMode | None = None, *, aliases: bool = False
+) -> tuple[torch.Tensor | None, ...] | None:
+    """Fake tensors like those that ``subgraph`` returns for ``operands``; None where that is not known.
 
-    Among them is None for what the body returns as None: the gradient of an operand that has none.
+    Among them is None for what the body returns as None: the gradient of an operand that has none. They are fresh, and
+    share no memory; with ``aliases``, one may be an operand, or a view of one or of another result, as in the body.
 
-    To be called under the fake mode that they shall be of.
+    They are of ``mode``, or of the fake mode that this is called under.
     """
     body = body_of(subgraph)
     if not isinstance(body, GraphModule) or _state_matters(operands):
         return None
     name = "example_value" if outlined(body) else "val"
-    inputs = [node.meta.get(name) for node in body.graph.find_nodes(op="placeholder")]
+    taken = body.graph.find_nodes(op="placeholder")
+    inputs = [node.meta.get(name) for node in taken]
     if len(inputs) != len(operands) or not all(map(_alike, inputs, operands)):
         return None
     every = examples_of_results(body, name)
     there = [place for place, value in enumerate(nodes_of_results(body)) if value is not None]
     outputs = [every[place] for place in there]
-    if any(looks(value) is None for value in outputs) or (name == "val" and _share_memory(inputs, outputs)):
+    if any(looks(value) is None for value in outputs):
         return None
-    fresh = _fresh(outputs)
-    if not all(map(_alike, outputs, fresh)):
+    if name == "example_value" or not _share_memory(inputs, outputs):
+        found: Sequence[Any] = _fresh(outputs, mode)
+    elif aliases and mode is not None:
+        nodes = nodes_of_results(body)
+        found = _as_in_body(mode, dict(zip(taken, operands)), [nodes[place] for place in there])
+    else:
+        return None
+    if len(found) != len(outputs) or not all(map(_alike, outputs, found)):
         return None
     made: list[torch.Tensor | None] = [None] * len(every)
-    for place, value in zip(there, fresh):
+    for place, value in zip(there, found):
         made[place] = value
+    _verify(subgraph, operands, made, mode)
+    return tuple(made)
+
+
+def _verify(subgraph: Any, operands: tuple[Any, ...], made: list[Any], mode: FakeTensorMode | None) -> None:
     from torch._dynamo.region_options import verifying  # Dynamo imports this module
 
-    if verifying():
+    if not verifying():
+        return
+    with mode or contextlib.nullcontext():
         ran = subgraph(*operands)
-        if len(ran) != len(made) or not all(r is m or _alike(r, m) for r, m in zip(ran, made)):
-            raise AssertionError(f"a body returns {ran}, and it was known to return {made}")
-    return tuple(made)
+    same = len(ran) == len(made) and all(r is m or _alike(r, m) for r, m in zip(ran, made))
+    if not same or _sharing(operands, ran) != _sharing(operands, made):
+        raise AssertionError(f"a body returns {ran}, and it was known to return {made}")
 
 
 def _state_matters(operands: tuple[Any, ...]) -> bool:
@@ -152,10 +171,48 @@ def lifted_class(value: Any) -> type | None:
     return kind if should_hoist(kind) else None
 
 
+def _storages(values: Iterable[Any]) -> list[int]:
+    return [v.untyped_storage()._cdata for v in values if isinstance(v, torch.Tensor)]
+
+
+def _sharing(operands: Iterable[Any], results: Iterable[Any]) -> list[int]:
+    """For each tensor, the first one that has the same memory."""
+    storages = _storages((*operands, *results))
+    return list(map(storages.index, storages))
+
+
 def _share_memory(inputs: list[Any], outputs: list[Any]) -> bool:
-    storages = [v.untyped_storage()._cdata for v in (*inputs, *outputs) if isinstance(v, torch.Tensor)]
+    storages = _storages((*inputs, *outputs))
     own = storages[len(storages) - len(outputs) :]
     return any(storages.count(storage) > 1 for storage in own)
+
+
+def _as_in_body(mode: FakeTensorMode, stands_for: dict[Node, Any], results: list[Node]) -> list[Any]:
+    """What a body returns as ``results`` where its inputs are what ``stands_for`` them; empty where it is not known."""
+    inputs = [node.meta.get("val") for node in stands_for]
+    owned = _storages(inputs)
+    if (
+        mode.propagate_real_tensors
+        or len(set(owned)) < len(owned)
+        or not all(is_static(n.meta["val"]) for n in results)
+    ):
+        return []
+    # memory in the body -> a tensor that has the memory which that is in this call
+    owners = {
+        v.untyped_storage()._cdata: stands_for[n] for n, v in zip(stands_for, inputs) if isinstance(v, torch.Tensor)
+    }
+    with in_kernel_invocation_manager(mode):
+        for node in results:
+            if node in stands_for:
+                continue
+            like = node.meta["val"]
+            meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+            owner = owners.get(like.untyped_storage()._cdata)
+            if owner is not None:
+                meta.set_(owner.untyped_storage(), like.storage_offset(), like.shape, like.stride())
+            stands_for[node] = plain_fake(mode, meta, like.fake_device)
+            owners.setdefault(like.untyped_storage()._cdata, stands_for[node])
+    return [stands_for[node] for node in results]
 
 
 def is_static(value: torch.Tensor) -> bool:
@@ -164,10 +221,11 @@ def is_static(value: torch.Tensor) -> bool:
     )
 
 
-def _fresh(values: list[Any]) -> tuple[torch.Tensor, ...]:
-    mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+def _fresh(values: list[Any], given: FakeTensorMode | None) -> tuple[torch.Tensor, ...]:
+    mode: Any = given or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     if not isinstance(mode, FakeTensorMode) or mode.propagate_real_tensors or not all(map(is_static, values)):
-        return tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values)
+        with given or contextlib.nullcontext():
+            return tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values)
     # What the mode would do for each, without asking it again what an empty tensor is.
     with in_kernel_invocation_manager(mode):
         under = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta") for v in values]

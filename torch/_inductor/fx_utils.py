@@ -1,10 +1,19 @@
-"""Overlay of torch._inductor.fx_utils: calls of one body with other lifted objects are calls with the same metadata."""
+"""Overlay of torch._inductor.fx_utils: metadata of calls of regions are looked up and compared in fewer steps.
+
+Inductor brings the metadata of a graph up to date after each group of passes, and compares all operands of a call with
+what its body takes. Calls of one body with other lifted objects are calls with the same metadata.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch._higher_order_ops.region_metadata import lifted_class
+import torch
+from torch._higher_order_ops.region_metadata import is_static, lifted_class
+from torch._inductor.fx_utils import get_fake
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from torch_regions.overlay import replaces, stock
 
@@ -24,5 +33,44 @@ def _is_fake_tensor_same(
     if kind is not None:
         return kind is lifted_class(old)
     compare = stock("torch._inductor.fx_utils:_is_fake_tensor_same")
+    if not check_storage and _is_plain(new) and _is_plain(old):
+        alike: bool = new.shape == old.shape and new.device == old.device
+        return alike and (not check_strides or new.stride() == old.stride())
     what = {"check_strides": check_strides, "check_storage": check_storage}
     return compare(new, old, existing_storages, node=node, recursive_ids=recursive_ids, **what)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) is FakeTensor and value.layout is torch.strided and is_static(value)
+
+
+# What is no container, nor anything that a node is looked for in.
+_LEAVES = frozenset({int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout})
+
+
+def _in_sequence(values: Any, gm: GraphModule | None) -> list[Any] | None:
+    """What nodes stand for, in ``values`` and the sequences in it; None if it holds anything else than plain leaves."""
+    found: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind is Node:
+            found.append(get_fake(value, gm))
+        elif kind in _LEAVES:
+            found.append(value)
+        elif kind is tuple or kind is immutable_list:
+            inner = _in_sequence(value, gm)
+            if inner is None:
+                return None
+            found.append(kind(inner))
+        else:
+            return None
+    return found
+
+
+@replaces
+def get_fake_args_kwargs(x: Node, gm: GraphModule | None = None) -> tuple[bool, tuple[Any, ...], dict[str, Any]]:
+    found = None if x.kwargs else _in_sequence(x.args, gm)
+    if found is None:
+        return stock("torch._inductor.fx_utils:get_fake_args_kwargs")(x, gm)  # type: ignore[no-any-return]
+    # A node that nothing is known of stands for None, as in stock.
+    return True, tuple(found), immutable_dict()

@@ -1,13 +1,16 @@
 """Overlay of torch._inductor.ir: a call of a region that says what it reads, writes and returns.
 
 Stock takes a call for a pure function of its operands whose results are all fresh memory, and compiles the body
-with the donations of the graph around it. See Note [The memory of a region's outputs] in region_memory.py.
+with the donations of the graph around it. See Note [The memory of a region's outputs] in region_memory.py. Each operand
+of a call is to have the strides that the body was compiled for: where they are numbers, no solver is asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch._inductor.ir import (
     ExternKernel,
@@ -24,7 +27,7 @@ from torch._inductor.ir import (
 )
 from torch._inductor.virtualized import V
 
-from torch_regions.overlay import replaces
+from torch_regions.overlay import replaces, stock
 
 
 def _example_operands() -> list[Any]:
@@ -100,3 +103,30 @@ def create(cls: Any, subgraph: Any, *operands: Any) -> list[Any]:
         prepare(subgraph, _example_operands())
     symbols = substitution(subgraph.graph, given)
     return _call(subgraph, given, _constrained(subgraph, given, symbols), symbols)
+
+
+def _numbers(values: Sequence[Any]) -> list[int] | None:
+    """``values`` as numbers; None if one of them is not known."""
+    known = all(type(value) is int or isinstance(value, sympy.Integer) for value in values)
+    return [int(value) for value in values] if known else None
+
+
+@replaces("Layout._stride_expr_ge_or_false")  # type: ignore[untyped-decorator]
+@staticmethod  # type: ignore[misc]
+def _stride_expr_ge_or_false(left: Any, right: Any) -> bool:
+    numbers = _numbers((left, right))
+    if numbers is None:
+        return stock("torch._inductor.ir:Layout._stride_expr_ge_or_false")(left, right)  # type: ignore[no-any-return]
+    one, other = numbers
+    # A stride of zero is the least of all; a multiple is no less.
+    return other == 0 or (one != 0 and (one >= other or one % other == 0))
+
+
+@replaces
+def significant_strides_equal(strides1: Sequence[Any], strides2: Sequence[Any], shape: Sequence[Any]) -> bool:
+    numbers = _numbers((*strides1, *strides2, *shape))
+    if numbers is None or not len(strides1) == len(strides2) == len(shape):
+        compare = stock("torch._inductor.ir:significant_strides_equal")
+        return compare(strides1, strides2, shape)  # type: ignore[no-any-return]
+    n = len(shape)
+    return all(numbers[i] == numbers[n + i] or numbers[2 * n + i] <= 1 for i in range(n))

@@ -1,0 +1,120 @@
+"""What Inductor looks up and compares of each operand of each call, in fewer steps, is what stock finds."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+
+import pytest
+import sympy
+import torch
+import torch._inductor.ir as ir
+from torch._inductor import fx_utils
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.immutable_collections import immutable_list
+
+from torch_regions.overlay import stock
+
+
+STRIDES = (0, 1, 2, 3, 4, 6, 12)
+
+
+def _lowering():
+    """A graph lowering, whose sizes are asked of."""
+    from torch._inductor.graph import GraphLowering
+
+    graph = Graph()
+    graph.output(())
+    return GraphLowering(GraphModule({}, graph), shape_env=ShapeEnv())
+
+
+@pytest.mark.parametrize("kind", [int, sympy.Integer])
+def test_strides_that_are_numbers_are_ordered_as_by_the_solver(kind):
+    by_solver = stock("torch._inductor.ir:Layout._stride_expr_ge_or_false")
+    with ir.V.set_graph_handler(_lowering()):
+        for left, right in itertools.product(map(kind, STRIDES), repeat=2):
+            assert ir.Layout._stride_expr_ge_or_false(left, right) == bool(by_solver(left, right)), (left, right)
+
+
+def test_strides_that_are_symbols_are_left_to_the_solver():
+    size = sympy.Symbol("s0", positive=True, integer=True)
+    with ir.V.set_graph_handler(_lowering()):
+        assert ir.Layout._stride_expr_ge_or_false(size * 4, size)
+        assert ir.Layout._stride_expr_ge_or_false(size, sympy.Integer(0))
+        assert ir.significant_strides_equal([size, 1], [size, 1], [4, size])
+        assert not ir.significant_strides_equal([size, 1], [2 * size, 1], [4, size])
+
+
+def test_strides_of_dimensions_that_matter_are_compared():
+    by_solver = stock("torch._inductor.ir:significant_strides_equal")
+    with ir.V.set_graph_handler(_lowering()):
+        for one, other, size in itertools.product(itertools.product((1, 4), repeat=2), repeat=3):
+            assert ir.significant_strides_equal(one, other, size) == by_solver(one, other, size)
+        assert ir.significant_strides_equal([9, 1], [4, 1], [0, 3])  # of no elements, or of one
+        with pytest.raises(AssertionError):
+            ir.significant_strides_equal([1], [1, 2], [3, 4])
+
+
+def _node(*args, **kwargs):
+    graph = Graph()
+    values = {}
+    with FakeTensorMode():
+        for name in "ab":
+            node = values[name] = graph.placeholder(name)
+            node.meta["val"] = torch.empty(2, 3)
+    values["unknown"] = graph.placeholder("unknown")
+    values["body"] = graph.get_attr("body")
+
+    def named(value):
+        return torch.fx.node.map_aggregate(value, lambda v: values.get(v, v) if isinstance(v, str) else v)
+
+    return graph.call_function(operator.getitem, named(args), named(kwargs))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        _node("a", 3, None, "other", torch.float32),
+        _node(("a", ("b", 2)), ["a", 1.5, ["b"]]),
+        _node("a", "unknown"),
+        _node("body", "body", "a", "b"),
+        _node("a", slice(0, 2), {"key": "a"}),
+        _node("a", other="b"),
+        _node(),
+    ],
+    ids=lambda node: repr(node.args),
+)
+def test_what_operands_stand_for_is_what_stock_finds(node):
+    gm = torch.nn.Module()
+    gm.body = GraphModule({}, Graph())
+    found, expected = (f(node, gm) for f in (fx_utils.get_fake_args_kwargs, stock(NAME)))
+    assert found[0] is expected[0]
+
+    def flat(values):
+        return torch.utils._pytree.tree_flatten(values)
+
+    (one, form), (other, expected_form) = flat(found[1:]), flat(expected[1:])
+    assert form == expected_form and all(a is b for a, b in zip(one, other, strict=True))
+    assert [type(a) for a in found[1]] == [type(a) for a in expected[1]]
+    assert not any(type(a) is list for a in found[1]) or immutable_list not in map(type, expected[1])
+
+
+NAME = "torch._inductor.fx_utils:get_fake_args_kwargs"
+
+
+@pytest.mark.parametrize("symbols", [False, True])
+def test_operands_of_a_call_are_compared_as_stock_compares_them(symbols):
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    real = [torch.empty(2, 3), torch.empty(3, 2), torch.empty(3, 2).t(), torch.empty(2, 3, dtype=torch.int64)]
+    with mode:
+        fakes = [mode.from_tensor(t, static_shapes=not symbols) for t in real] if symbols else []
+        fakes += [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in real]
+        fakes += [torch.empty(2, 3, device="meta" if mode.allow_meta else "cpu"), torch.empty(2, 4)[:, :3]]
+    by_stock = stock("torch._inductor.fx_utils:_is_fake_tensor_same")
+    with ir.V.set_fake_mode(mode):
+        for one, other in itertools.product(fakes, repeat=2):
+            for what in ({"check_strides": strides, "check_storage": False} for strides in (False, True)):
+                found = fx_utils._is_fake_tensor_same(one, other, {}, **what)
+                assert found == by_stock(one, other, {}, **what)
