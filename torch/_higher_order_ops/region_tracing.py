@@ -91,6 +91,14 @@ def _annotate(node: torch.fx.Node, *bodies: Any) -> None:
         node.meta.setdefault("custom", {}).update(found)
 
 
+def _is_of(known: Any, example: torch.Tensor) -> bool:
+    """Whether ``known`` is the metadata of ``example``, and not of what the body returned before it was changed."""
+    if known is None:
+        return False
+    now = (example.shape, example.stride(), example.dtype, example.requires_grad)
+    return (known.shape, known.stride, known.dtype, known.requires_grad) == now  # type: ignore[no-any-return]
+
+
 def _track(tracer: Any, mode: FakeTensorMode, call: Any, results: Sequence[Any], made_of: Sequence[Any]) -> None:
     """Notes the results of ``call``, with what is known of the values of the body that they are ``made_of``."""
     # The examples share the memory of the results, and do not change when the metadata of those do.
@@ -105,6 +113,5 @@ def _track(tracer: Any, mode: FakeTensorMode, call: Any, results: Sequence[Any],
         set_proxy_slot(result, tracer, _ProxyTensor(item, None))
         item.node.meta["val"] = example
         known = made_of[place].meta.get("tensor_meta")
-        as_known = known is not None and known.requires_grad == example.requires_grad
-        item.node.meta["tensor_meta"] = known if as_known else _extract_tensor_metadata(example)
+        item.node.meta["tensor_meta"] = known if _is_of(known, example) else _extract_tensor_metadata(example)
     call.node.meta["val"] = tuple(examples)
