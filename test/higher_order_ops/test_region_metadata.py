@@ -251,3 +251,14 @@ def test_a_fake_mode_answers_before_it_looks_for_an_earlier_call(fake: FakeTenso
     assert len(storages) == 4
     # Of operands that the body was not traced for, the mode finds out by itself.
     assert [r.shape for r in torch.ops.higher_order.invoke_subgraph(body, "body", other)] == [(4, 5), (5, 4)]
+
+
+def test_where_real_tensors_are_propagated_the_mode_computes() -> None:
+    body = make_fx(lambda x: (x.sin(),), tracing_mode="fake")(torch.ones(2))
+    with torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True):
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        fake = mode.from_tensor(torch.ones(2), static_shapes=True)
+        with mode:
+            (result,) = torch.ops.higher_order.invoke_subgraph(body, "body", fake)
+    assert result.real_tensor is not None
+    torch.testing.assert_close(result.real_tensor, torch.ones(2).sin())

@@ -69,7 +69,8 @@ def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) ->
     from torch._higher_order_ops.region_metadata import known_results
 
     # Before the mode looks for the metadata of all operands among those of earlier calls, and makes results one by one.
-    known = known_results(subgraph, operands, mode, aliases=True)
+    # Where it propagates real tensors, it computes what the call returns.
+    known = None if mode.propagate_real_tensors else known_results(subgraph, operands, mode, aliases=True)
     if known is not None:
         return known
     return mode.__torch_dispatch__(torch.ops.higher_order.invoke_subgraph, [], (subgraph, identifier, *operands), {})
