@@ -187,6 +187,18 @@ def _share_memory(inputs: list[Any], outputs: list[Any]) -> bool:
     return any(storages.count(storage) > 1 for storage in own)
 
 
+def on_storage(mode: FakeTensorMode, like: FakeTensor, owner: torch.Tensor | None, offset: Any) -> FakeTensor:
+    """A fake tensor with the metadata of ``like`` on the storage of ``owner``, or on a new one.
+
+    To be called where tensors of ``mode`` are meta tensors (``in_kernel_invocation_manager``).
+    """
+    size, stride = like.size(), like.stride()
+    meta = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
+    if owner is not None:
+        meta.set_(owner.untyped_storage(), offset, size, stride)
+    return plain_fake(mode, meta, like.fake_device)
+
+
 def _as_in_body(mode: FakeTensorMode, stands_for: dict[Node, Any], results: list[Node]) -> list[Any]:
     """What a body returns as ``results`` where its inputs are what ``stands_for`` them; empty where it is not known."""
     inputs = [node.meta.get("val") for node in stands_for]
@@ -206,11 +218,8 @@ def _as_in_body(mode: FakeTensorMode, stands_for: dict[Node, Any], results: list
             if node in stands_for:
                 continue
             like = node.meta["val"]
-            meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
             owner = owners.get(like.untyped_storage()._cdata)
-            if owner is not None:
-                meta.set_(owner.untyped_storage(), like.storage_offset(), like.shape, like.stride())
-            stands_for[node] = plain_fake(mode, meta, like.fake_device)
+            stands_for[node] = on_storage(mode, like, owner, like.storage_offset())
             owners.setdefault(like.untyped_storage()._cdata, stands_for[node])
     return [stands_for[node] for node in results]
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 from torch._dynamo.region_options import verifying
+from torch._higher_order_ops.region_metadata import on_storage
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
-from torch._subclasses.plain_fake import plain_fake
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -46,15 +46,6 @@ def _making(mode: FakeTensorMode) -> contextlib.ExitStack:
     if mode.shape_env is not None:
         within.enter_context(mode.shape_env.suppress_guards())
     return within
-
-
-def _on_storage(like: FakeTensor, owner: FakeTensor | None, offset: Any) -> FakeTensor:
-    """A fake tensor with the metadata of `like` on the storage of `owner`, or on a new one."""
-    size, stride = like.size(), like.stride()
-    meta = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
-    if owner is not None:
-        meta.set_(owner.untyped_storage(), offset, size, stride)
-    return plain_fake(like.fake_mode, meta, like.fake_device)
 
 
 class _Call:
@@ -95,7 +86,7 @@ class _Call:
         items = self.items.get(i, [])
         pair = known.get(_storage(like))
         if pair is None:
-            val = _on_storage(like, None, 0)
+            val = on_storage(like.fake_mode, like, None, 0)
             known[_storage(like)] = (like, val)
         elif any(_val(item) is pair[1] for item in items):
             val = pair[1]
@@ -104,7 +95,7 @@ class _Call:
             offset = like.storage_offset() - inner.storage_offset() + outer.storage_offset()
             # A fake tensor from the cache of the operator has lost its offset.
             known_offset = isinstance(offset, torch.SymInt) or offset >= 0
-            val = _on_storage(like, outer, offset if known_offset else like.storage_offset())
+            val = on_storage(like.fake_mode, like, outer, offset if known_offset else like.storage_offset())
         for item in items:
             if _val(item) is like:
                 item.meta["val"] = val
