@@ -111,7 +111,8 @@ def test_kernels_of_two_bodies_and_a_program():
     assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 1}
     told, mixed = compile_and_check(other_way, *tensors())
     assert told == {"found": 1, "lowered": 1}
-    assert compile_and_check(one_way, *tensors())[0] == {"found": 2}
+    # Here other operands die in the calls of one of them (test_region_donation.py).
+    assert compile_and_check(one_way, *tensors())[0] == {"found": 2, "lowered": 1}
     told, found = compile_and_check(other_way, *tensors())
     assert told == {"found": 2}
     assert plain == mixed == found

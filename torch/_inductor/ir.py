@@ -105,6 +105,14 @@ def create(cls: Any, subgraph: Any, *operands: Any) -> list[Any]:
     return _call(subgraph, given, _constrained(subgraph, given, symbols), symbols)
 
 
+@replaces("InvokeSubgraph.codegen")  # type: ignore[untyped-decorator]
+def codegen(self: Any, wrapper: Any) -> None:
+    from torch._inductor.region_donation import give_away
+
+    give_away(self)
+    wrapper.codegen_invoke_subgraph(self)
+
+
 def _numbers(values: Sequence[Any]) -> list[int] | None:
     """``values`` as numbers; None if one of them is not known."""
     known = all(type(value) is int or isinstance(value, sympy.Integer) for value in values)

@@ -9,8 +9,9 @@ from unittest.mock import patch
 
 from torch._dynamo.utils import counters
 from torch._inductor import ir
-from torch._inductor.region_cache import Unkept, UnkeptError, check_lowered, key_of, load, save
+from torch._inductor.region_cache import KeptBody, Unkept, UnkeptError, check_lowered, key_of, load, save
 from torch._inductor.region_code import BODY_NAME, BodyCode, NotApartError, compile_alone, link
+from torch._inductor.region_donation import donate
 from torch._inductor.region_memory import RegionMemory, analyse
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
@@ -24,18 +25,12 @@ def prepare(subgraph: Any, examples: list[Any]) -> None:
     around = V.graph
     try:
         key = key_of(subgraph.graph_module, examples, around)
-        found = load(key)
-        if found is None:
-            body: Any = _fresh(subgraph, examples, around, key)
-        else:
-            counters["region_bodies"]["found"] += 1
-            code, memory = found
-            body = KnownBody(subgraph, examples, around, memory, code)
+        body = Body(subgraph, examples, around, key)
     except UnkeptError as refusal:
         _tell(subgraph.name, refusal)
         subgraph.graph, subgraph.region_memory = _lower(subgraph, examples, around)
         return
-    subgraph.graph, subgraph.region_memory = body, body.memory
+    subgraph.graph, subgraph.region_memory = body, body.kept.memory
 
 
 def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = None) -> tuple[Any, RegionMemory]:
@@ -44,7 +39,8 @@ def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = N
     if name is not None:
         body.name = name
     # The indices of donated inputs are about the graph around the calls; here they would let the body write into
-    # arguments at the same positions, which the caller or a later call still needs.
+    # arguments at the same positions, which the caller or a later call still needs. What it may write to is decided
+    # when code is generated (region_donation.py).
     body.bw_donated_idxs = None
     body.is_body_of_region = True
     # Kernels are named after the nodes that they come from. Those of the graph around the call are not among them.
@@ -52,12 +48,6 @@ def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = N
         body.run(*examples)
         memory = analyse(body)
     return body, memory
-
-
-def _fresh(subgraph: Any, examples: list[Any], around: Any, key: str) -> Body:
-    lowered, memory = _lower(subgraph, examples, around, BODY_NAME)
-    check_lowered(lowered, memory)
-    return FreshBody(subgraph, examples, around, memory, lowered, key)
 
 
 def _tell(name: str, refusal: UnkeptError) -> None:
@@ -73,59 +63,57 @@ class Body:
     graph_inputs: dict[str, Any] = {}  # noqa: RUF012
     cpp_wrapper = fx_wrapper = False
 
-    def __init__(self, subgraph: Any, examples: list[Any], around: Any, memory: RegionMemory) -> None:
+    def __init__(self, subgraph: Any, examples: list[Any], around: Any, key: str) -> None:
+        """Found, or lowered.  Raises ``UnkeptError``."""
         self.name = around.qualify_name(subgraph.name)
         self.example_inputs = examples
         self.subgraph = subgraph
         self.around = around
-        self.memory = memory
+        self.key = key
+        self.lowered: Any = None
+        if (kept := load(key)) is None:
+            kept = KeptBody(self._lower_apart(), {})
+        else:
+            counters["region_bodies"]["found"] += 1
+        self.kept = kept
+
+    def _lower_apart(self) -> RegionMemory:
+        self.lowered, memory = _lower(self.subgraph, self.example_inputs, self.around, BODY_NAME)
+        check_lowered(self.lowered, memory)
+        return memory
 
     def codegen(self) -> tuple[Any, None]:
         """The text of the body's function and kernels, for the program that is being written."""
-        return types.SimpleNamespace(value=self.text()), None
+        return types.SimpleNamespace(value=self._text()), None
 
-    def text(self) -> str:
-        raise NotImplementedError
-
-
-class KnownBody(Body):
-    """A body that was found."""
-
-    def __init__(self, *arguments: Any) -> None:
-        *others, self.code = arguments
-        super().__init__(*others)
-
-    def text(self) -> str:
-        return link(self.code, self.around.wrapper_code, self.name)
-
-
-class FreshBody(Body):
-    """A body that was lowered, and is kept as soon as its code is there."""
-
-    def __init__(self, *arguments: Any) -> None:
-        *others, self.lowered, self.key = arguments
-        super().__init__(*others)
-
-    def text(self) -> str:
-        try:
-            code = self._compiled()
-        except UnkeptError as refusal:
-            _tell(self.subgraph.name, refusal)
-            return self._text_in_place()
-        save(self.key, code, self.memory)
+    def _text(self) -> str:
+        donated = ",".join(map(str, self.subgraph.donated))
+        code = self.kept.codes.get(donated)
+        if code is None:
+            try:
+                code = self._compiled()
+            except UnkeptError as refusal:
+                _tell(self.subgraph.name, refusal)
+                return self._text_in_place()
+            self.kept.codes[donated] = code
+            save(self.key, self.kept)
         return link(code, self.around.wrapper_code, self.name)
 
     def _compiled(self) -> BodyCode:
+        if self.lowered is None:
+            self._lower_apart()
+        donate(self.lowered, self.subgraph.donated)
         try:
             code = compile_alone(self.lowered)
         except NotApartError as error:
             raise UnkeptError(Unkept.CODE, error) from error
         # Again: code generation lowers what was left for it.
-        check_lowered(self.lowered, self.memory)
+        check_lowered(self.lowered, self.kept.memory)
         return code
 
     def _text_in_place(self) -> str:
         """The code generated for this program only.  Lowered anew: a graph's code is generated once."""
         body, _ = _lower(self.subgraph, self.example_inputs, self.around)
+        donate(body, self.subgraph.donated)
         with V.set_graph_handler(body):
             return str(body.codegen()[0].value)

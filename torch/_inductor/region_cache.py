@@ -15,7 +15,7 @@ import logging
 import operator
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -245,14 +245,26 @@ def _path(key: str) -> str:
     return os.path.join(cache_dir(), FOLDER, key[:2], key)
 
 
-def save(key: str, code: BodyCode, memory: RegionMemory) -> None:
+@dataclass
+class KeptBody:
+    """What is kept of a body."""
+
+    memory: RegionMemory
+    # Which operands the body may write over is known only when its calls are in their order (region_donation.py).
+    # So there is code for each such choice; that for another one would write over what is still to be read.
+    codes: dict[str, BodyCode]  # places of donated operands to code
+
+
+def save(key: str, body: KeptBody) -> None:
     """Keeps a body.  Warns where it may not write."""
+    memory = body.memory
     outputs = [
         None if o.layout is None else {"buffer": o.buffer, "operand": o.operand, "layout": _plain(o.layout)}
         for o in memory.outputs
     ]
     entry = {"outputs": outputs, "buffers": [_plain(b) for b in memory.buffers], "mutated": memory.mutated}
-    content = json.dumps({**entry, "code": asdict(code)}).encode()
+    codes = {donated: asdict(code) for donated, code in sorted(body.codes.items())}
+    content = json.dumps({**entry, "codes": codes}).encode()
     digest = hashlib.sha256(content).hexdigest().encode()
     try:
         write_atomic(_path(key), digest + b"\n" + content, make_dirs=True)
@@ -260,7 +272,7 @@ def save(key: str, code: BodyCode, memory: RegionMemory) -> None:
         _say(_path(key), f"cannot be written: {error}")
 
 
-def load(key: str) -> tuple[BodyCode, RegionMemory] | None:
+def load(key: str) -> KeptBody | None:
     """The body that was kept under a key.  An entry that cannot be read is none, and told of once."""
     path = _path(key)
     try:
@@ -271,13 +283,16 @@ def load(key: str) -> tuple[BodyCode, RegionMemory] | None:
         entry = json.loads(content)
         outputs = [RegionOutput(value=ir.NoneAsConstantBuffer()) if o is None else _output(o) for o in entry["outputs"]]
         memory = RegionMemory(outputs, [_layout(b) for b in entry["buffers"]], entry["mutated"])
-        code = entry["code"]
-        return BodyCode(code["before"], [Kernel(**kernel) for kernel in code["kernels"]], code["after"]), memory
+        return KeptBody(memory, {donated: _code(code) for donated, code in entry["codes"].items()})
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Exception as error:
         _say(path, f"cannot be read, and is compiled anew: {type(error).__name__}: {error}")
         return None
+
+
+def _code(plain: dict[str, Any]) -> BodyCode:
+    return BodyCode(plain["before"], [Kernel(**kernel) for kernel in plain["kernels"]], plain["after"])
 
 
 _said: set[str] = set()

@@ -1,9 +1,14 @@
-"""Overlay of torch._inductor.codegen.wrapper: a call of a region does not check again what its caller has checked."""
+"""Overlay of torch._inductor.codegen.wrapper: calls of a region, and memory that is a body's.
+
+A call does not check again what its caller has checked.  See Note [An operand that dies in every call] in
+region_donation.py for who frees and who reuses memory that a body may write over.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch._inductor.codegen.wrapper import FreeIfNotReusedLine, FreeLine
 from torch._inductor.virtualized import V
 
 from torch_regions.overlay import replaces, stock
@@ -15,3 +20,17 @@ def codegen_input_size_asserts(self: Any) -> None:
     # that was made with the strides that the body was compiled for. Checked in the body, it would be so in each call.
     if not getattr(V.graph, "is_body_of_region", False):
         stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_input_size_asserts")(self)
+
+
+@replaces("PythonWrapperCodegen.codegen_free")
+def codegen_free(self: Any, buffer: Any) -> None:
+    name = buffer.get_name()
+    if name in getattr(V.graph, "given_away", ()):
+        # It is the body's, which may have returned it.
+        self.freed.add(name)
+        self.writeline(FreeLine(self, buffer))
+    elif name in V.graph.graph_inputs and getattr(V.graph, "is_body_of_region", False) and self.can_reuse(buffer):
+        self.freed.add(name)
+        self.writeline(FreeIfNotReusedLine(self, buffer))
+    else:
+        stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_free")(self, buffer)
