@@ -16,6 +16,7 @@ outputs] in region_memory.py) and are not donated.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -66,19 +67,34 @@ def _dying_in_every_call(subgraph: Any, around: Any) -> list[int]:
     scheduled = {node.get_name(): node for node in around.scheduler.nodes}
     if any(call.get_operation_name() not in scheduled for call in calls):
         return []
-    dying = [_dying(call, scheduled[call.get_operation_name()], around) for call in calls]
-    return [place for place in range(len(calls[0].inputs)) if place not in kept and all(place in d for d in dying)]
+    places = set(range(len(calls[0].inputs))) - kept
+    own_inputs = _own_inputs(around)
+    for call in calls:
+        places &= _dying(call, scheduled[call.get_operation_name()], around, own_inputs)
+    return sorted(places)
 
 
-def _dying(call: Any, node: Any, around: Any) -> set[int]:
+def _own_inputs(around: Any) -> set[str]:
+    """The inputs of a graph that are not known to share memory with another one, as two saved views do."""
+    storages = {
+        name: value.untyped_storage()._cdata
+        for name, value in zip(around.graph_input_names, around.example_inputs)
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+    }
+    times = Counter(storages.values())
+    return {name for name, storage in storages.items() if times[storage] == 1}
+
+
+def _dying(call: Any, node: Any, around: Any, own_inputs: set[str]) -> set[int]:
     """The places of operands whose memory nobody needs after ``call``, and that have it for themselves."""
     buffers = [_buffer(operand) for operand in call.inputs]
     names = [buffer.get_name() if buffer is not None else None for buffer in buffers]
+    times = Counter(names)
     return {
         place
         for place, (name, buffer) in enumerate(zip(names, buffers))
-        if name in node.last_usage and names.count(name) == 1 and _may_reuse(buffer, around)
-        if _is_whole(call.inputs[place], buffer)
+        if name in node.last_usage and times[name] == 1 and (name in own_inputs or name not in around.graph_inputs)
+        if _may_reuse(buffer, around) and _is_whole(call.inputs[place], buffer)
     }
 
 
@@ -88,21 +104,11 @@ def _may_reuse(buffer: Any, around: Any) -> bool:
     if not around.wrapper_code.can_reuse(buffer) or name in given_away_by(around):
         return False
     if name in around.graph_inputs:
-        return _has_no_alias(name, around)
+        return True
     scheduled = around.scheduler.name_to_buf.get(name)
     owning = isinstance(buffer.layout, ir.FixedLayout) and not isinstance(buffer.layout, ir.CommBufferLayout)
     aliasing = buffer.get_inputs_that_alias_output() or buffer.get_mutation_names()
     return owning and not aliasing and scheduled is not None and scheduled.can_free()
-
-
-def _has_no_alias(name: str, around: Any) -> bool:
-    """Whether no other input of the graph is known to share the memory of a donated one: of two saved views."""
-    storages = [
-        value.untyped_storage()._cdata if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
-        for value in around.example_inputs
-    ]
-    storage = storages[around.graph_input_names.index(name)]
-    return storage is not None and storages.count(storage) == 1
 
 
 def _buffer(operand: Any) -> Any:
