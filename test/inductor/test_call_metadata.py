@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import operator
+from unittest.mock import patch
 
 import pytest
 import sympy
 import torch
 import torch._inductor.ir as ir
 from torch._inductor import fx_utils
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.utils import fresh_cache
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -118,3 +121,73 @@ def test_operands_of_a_call_are_compared_as_stock_compares_them(symbols):
             for what in ({"check_strides": strides, "check_storage": False} for strides in (False, True)):
                 found = fx_utils._is_fake_tensor_same(one, other, {}, **what)
                 assert found == by_stock(one, other, {}, **what)
+
+
+@torch.compiler.nested_compile_region
+def _layer(x, w):
+    y = torch.tanh(x @ w)
+    return y.cos() @ w, y.view(2, 8), (y * 2).split(2, dim=-1)[1]
+
+
+def _layers(x, w):
+    for _ in range(3):
+        x, seen, half = _layer(x, w)
+        x = x + seen.view(4, 4) * half.sum()
+    return x
+
+
+def _compile_layers(train):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x, w = (torch.randn(4, 4, dtype=torch.float64, requires_grad=train) for _ in range(2))
+    with fresh_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+        result = torch.compile(_layers, fullgraph=True)(x, w)
+        torch.testing.assert_close(result, _layers(x, w))
+        if train:
+            result.sum().backward()
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_what_a_call_writes_is_what_stock_finds(train):
+    ours = ir.MultiOutput.get_read_writes
+    by_stock = stock("torch._inductor.ir:MultiOutput.get_read_writes")
+    results = []
+
+    def compared(output):
+        found, expected = ours(output), by_stock(output)
+        assert found == expected
+        if isinstance(output.inputs[0], ir.InvokeSubgraph):
+            results.append(output.get_name())
+        return found
+
+    with patch.object(ir.MultiOutput, "get_read_writes", compared):
+        _compile_layers(train)
+    assert len(results) >= 6 and len(set(results)) > 3
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_calls_of_an_unchanged_body_are_not_run_again(train):
+    update = fx_utils.FakeTensorUpdater.incremental_update
+    again = []
+
+    def counted(updater):
+        def vals():
+            calls = updater.gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
+            return [id(call.meta["val"]) for call in calls]
+
+        before = vals()
+        changed = update(updater)
+        again.append(before != vals())
+        return changed
+
+    with patch.object(fx_utils.FakeTensorUpdater, "incremental_update", counted):
+        _compile_layers(train)
+    assert again and not any(again)
+
+
+def test_numbers_are_written_as_the_printer_writes_them():
+    by_printer = stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_python_sizevar")
+    size = sympy.Symbol("s0", positive=True, integer=True)
+    with ir.V.set_graph_handler(_lowering()):
+        for x in (0, 7, -1, 2**70, *map(sympy.Integer, (0, 1, -3, 12)), size, size * 2 + 1, True):
+            assert PythonWrapperCodegen.codegen_python_sizevar(None, x) == by_printer(None, x)

@@ -12,6 +12,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._inductor.dependencies import ReadWrites
 from torch._inductor.ir import (
     ExternKernel,
     GeneratorState,
@@ -111,6 +112,22 @@ def codegen(self: Any, wrapper: Any) -> None:
 
     give_away(self)
     wrapper.codegen_invoke_subgraph(self)
+
+
+@replaces("MultiOutput.get_read_writes")
+def get_read_writes(self: Any) -> ReadWrites:
+    find = stock("torch._inductor.ir:MultiOutput.get_read_writes")
+    (call, *others) = self.inputs
+    if others or not isinstance(call, InvokeSubgraph):
+        return find(self)  # type: ignore[no-any-return]
+    # Each call writes its results as the others do, under other names.
+    known = call.subgraph.__dict__.setdefault("written_by_calls", {})
+    layout = self.get_layout()
+    key = (layout.device, layout.offset, *layout.size, *layout.stride)
+    if key not in known:
+        known[key] = call.get_name(), self.get_name(), find(self)
+    first_call, first, found = known[key]
+    return found.rename({first_call: call.get_name(), first: self.get_name()})  # type: ignore[no-any-return]
 
 
 def _numbers(values: Sequence[Any]) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""Overlay of torch._inductor.codegen.wrapper: calls of a region, and memory that is a body's.
+"""Overlay of torch._inductor.codegen.wrapper: calls of a region, memory that is a body's, numbers.
 
 A call does not check again what its caller has checked.  See Note [An operand that dies in every call] in
 region_donation.py for who frees and who reuses memory that a body may write over.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
 from torch._inductor.codegen.wrapper import FreeIfNotReusedLine, FreeLine
 from torch._inductor.virtualized import V
 
@@ -34,3 +35,13 @@ def codegen_free(self: Any, buffer: Any) -> None:
         self.writeline(FreeIfNotReusedLine(self, buffer))
     else:
         stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_free")(self, buffer)
+
+
+@replaces("PythonWrapperCodegen.codegen_python_sizevar")
+def codegen_python_sizevar(self: Any, x: Any, *, simplify: bool = True) -> str:
+    # Of each input and each buffer all sizes and strides are written, for a benchmark of the code as well.
+    if type(x) is int or isinstance(x, sympy.Integer):
+        return str(int(x))
+    return stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_python_sizevar")(
+        self, x, simplify=simplify
+    )
