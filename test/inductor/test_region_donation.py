@@ -134,6 +134,45 @@ def test_two_views_of_one_buffer():
     check(f, leaf(4, 4))
 
 
+def test_a_buffer_and_a_part_of_it():
+    """What is concatenated is made in its place of the whole."""
+
+    def g(whole, part):
+        y = (whole * 2.0 + 1.0).tanh()
+        z = torch.tanh(y.t() @ y)
+        return z + (part.cos() @ part.t()).sum()
+
+    region = torch.compiler.nested_compile_region(g)
+
+    def f(x, y):
+        total = 0
+        for s in (1.0, 2.0):
+            part = (x * s).exp()
+            total = total + region(torch.cat([part, (y * s).cos()]), part)
+        return total
+
+    assert choices(f, no_grad(4, 4), no_grad(4, 4)) == [[]]
+    check(f, leaf(4, 4), leaf(4, 4))
+
+
+def test_a_buffer_and_its_view_made_by_an_operator():
+    def g(real, seen):
+        y = (real * 2.0 + 1.0).tanh()
+        z = torch.tanh(y.flatten(1) @ y.flatten(1).t())
+        return z.sum() + (torch.view_as_real(seen * 2).cos()).sum()
+
+    region = torch.compiler.nested_compile_region(g)
+
+    def f(x):
+        total = 0
+        for s in (1.0, 2.0):
+            real = (x * s).exp()
+            total = total + region(real, torch.view_as_complex(real))
+        return total
+
+    assert choices(f, no_grad(4, 4, 2)) == [[]]
+
+
 def test_a_part_of_a_buffer_is_not_given_away():
     def f(x, w):
         a, b = (x @ x).split(4), (x * 2 @ x).split(4)

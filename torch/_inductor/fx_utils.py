@@ -78,3 +78,19 @@ def get_fake_args_kwargs(x: Node, gm: GraphModule | None = None) -> tuple[bool, 
         return stock("torch._inductor.fx_utils:get_fake_args_kwargs")(x, gm)  # type: ignore[no-any-return]
     # A node that nothing is known of stands for None, as in stock.
     return True, tuple(found), immutable_dict()
+
+
+@replaces
+def _extract_subgraphs_and_args(node: Node, valid_subgraphs: Any, *args: Any, **kwargs: Any) -> Any:
+    is_call = node.target is torch.ops.higher_order.invoke_subgraph
+    extract = stock("torch._inductor.fx_utils:_extract_subgraphs_and_args")
+    for body, operands in extract(node, valid_subgraphs, *args, **kwargs):
+        # Stock fails where two calls of a body have other strides. The body stays as it is, and is compiled for its
+        # own strides: each call gives it those.
+        yield body, None if is_call and operands is not None and not _has_strides(body, operands) else operands
+
+
+def _has_strides(body: GraphModule, operands: tuple[Any, ...]) -> bool:
+    taken = [get_fake(node, body) for node in body.graph.find_nodes(op="placeholder")]
+    pairs = [(a, b) for a, b in zip(operands, taken) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)]
+    return all(a.layout != torch.strided or b.layout != torch.strided or a.stride() == b.stride() for a, b in pairs)

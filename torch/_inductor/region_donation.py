@@ -88,14 +88,30 @@ def _own_inputs(around: Any) -> set[str]:
 def _dying(call: Any, node: Any, around: Any, own_inputs: set[str]) -> set[int]:
     """The places of operands whose memory nobody needs after ``call``, and that have it for themselves."""
     buffers = [_buffer(operand) for operand in call.inputs]
-    names = [buffer.get_name() if buffer is not None else None for buffer in buffers]
-    times = Counter(names)
+    names = ["" if buffer is None else buffer.get_name() for buffer in buffers]
+    # Of a buffer that is a part or a view of another one, both are operands then.
+    times = Counter(owner for name in names for owner in _owners(name, around))
     return {
         place
         for place, (name, buffer) in enumerate(zip(names, buffers))
         if name in node.last_usage and times[name] == 1 and (name in own_inputs or name not in around.graph_inputs)
         if _may_reuse(buffer, around) and _is_whole(call.inputs[place], buffer)
     }
+
+
+def _owners(name: str, around: Any) -> set[str]:
+    """The buffers in whose memory the buffer ``name`` is, or may be: itself, and all that it is a part or a view of."""
+    owners: set[str] = set()
+    left = [name]
+    while left:
+        owner = left.pop()
+        if owner in owners:
+            continue
+        owners.add(owner)
+        buffer = around.name_to_buffer.get(owner)
+        if buffer is not None:
+            left += [*buffer.get_inputs_that_alias_output(), *buffer.get_mutation_names()]
+    return owners
 
 
 def _may_reuse(buffer: Any, around: Any) -> bool:

@@ -1,0 +1,76 @@
+"""Calls of one body whose operands come with other strides than those that the body was traced for."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch._inductor import fx_utils, ir
+from torch._inductor.fx_passes.post_grad import view_to_reshape
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
+
+
+HOP = torch.ops.higher_order.invoke_subgraph
+
+
+def _body(mode: FakeTensorMode) -> GraphModule:
+    graph = Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(torch.ops.aten.view.default, (x, [8]))
+    graph.output((y,))
+    with mode:
+        x.meta["val"] = torch.empty(4, 2)
+        y.meta["val"] = x.meta["val"].view(8)
+    return GraphModule({}, graph)
+
+
+def _program(mode: FakeTensorMode) -> GraphModule:
+    """Two calls, the second on other strides."""
+    root = torch.nn.Module()
+    root.body = _body(mode)
+    graph = Graph()
+    operands = [graph.placeholder("a"), graph.placeholder("b")]
+    with mode:
+        operands[0].meta["val"], operands[1].meta["val"] = torch.empty(4, 2), torch.empty(2, 4).t()
+    body = graph.get_attr("body")
+    calls = [graph.call_function(HOP, (body, "body", operand)) for operand in operands]
+    graph.output(tuple(graph.call_function(operator.getitem, (call, 0)) for call in calls))
+    program = GraphModule(root, graph)
+    with mode:
+        for call in calls:
+            call.meta["val"] = (torch.empty(8),)
+        for item in graph.find_nodes(op="call_function", target=operator.getitem):
+            item.meta["val"] = item.args[0].meta["val"][0]
+    return program
+
+
+def test_the_code_of_a_body_is_that_of_its_graph():
+    program = _program(FakeTensorMode())
+    strided = torch.arange(8.0).view(2, 4).t()
+    view_to_reshape(program)
+    assert torch.equal(program.body(strided)[0], strided.reshape(8))
+    assert torch.equal(program(strided, strided)[1], strided.reshape(8))
+
+
+def test_metadata_is_brought_up_to_date_around_a_call_on_other_strides():
+    mode = FakeTensorMode()
+    program = _program(mode)
+    view_to_reshape(program)
+    updater = fx_utils.FakeTensorUpdater(program)
+    with ir.V.set_fake_mode(mode):
+        assert updater.incremental_update() == 0
+    (taken,) = program.body.graph.find_nodes(op="placeholder")
+    assert taken.meta["val"].stride() == (2, 1)
+
+
+def test_a_call_is_compiled_for_the_strides_of_its_body():
+    mode = FakeTensorMode()
+    program = _program(mode)
+    subgraph = ir.Subgraph(name="body", graph_module=program.body)
+    (taken,) = program.body.graph.find_nodes(op="placeholder")
+    for call in program.graph.find_nodes(op="call_function", target=HOP):
+        graph = torch._inductor.graph.GraphLowering(program)
+        graph.current_node = call
+        with ir.V.set_graph_handler(graph):
+            assert ir._example_operands(subgraph) == [taken.meta["val"]]
