@@ -21,9 +21,6 @@ from torch._inductor.region_donation import _own_inputs
 from torch._inductor.utils import fresh_cache
 
 
-Choice = tuple[int, list[int]]  # how many calls a body has, and what it may write over
-
-
 @pytest.fixture(autouse=True)
 def _seed() -> Iterator[None]:
     torch.manual_seed(0)

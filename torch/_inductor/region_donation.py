@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch._inductor import config, ir
 from torch._inductor.graph import GraphLowering
+from torch._inductor.region_memory import buffer_of
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
@@ -34,7 +35,7 @@ def give_away(call: Any) -> None:
         if isinstance(subgraph.graph, GraphLowering):
             donate(subgraph.graph, subgraph.donated)
     given = given_away_by(around)
-    given.update(_buffer(call.inputs[i]).get_name() for i in subgraph.donated)
+    given.update(buffer_of(call.inputs[i]).get_name() for i in subgraph.donated)
 
 
 def given_away_by(graph: Any) -> OrderedSet[str]:
@@ -87,7 +88,7 @@ def _own_inputs(around: Any) -> set[str]:
 
 def _dying(call: Any, node: Any, around: Any, own_inputs: set[str]) -> set[int]:
     """The places of operands whose memory nobody needs after ``call``, and that have it for themselves."""
-    buffers = [_buffer(operand) for operand in call.inputs]
+    buffers = [buffer_of(operand) for operand in call.inputs]
     names = ["" if buffer is None else buffer.get_name() for buffer in buffers]
     # Of a buffer that is a part or a view of another one, both are operands then.
     times = Counter(owner for name in names for owner in _owners(name, around))
@@ -125,13 +126,6 @@ def _may_reuse(buffer: Any, around: Any) -> bool:
     owning = isinstance(buffer.layout, ir.FixedLayout) and not isinstance(buffer.layout, ir.CommBufferLayout)
     aliasing = buffer.get_inputs_that_alias_output() or buffer.get_mutation_names()
     return owning and not aliasing and scheduled is not None and scheduled.can_free()
-
-
-def _buffer(operand: Any) -> Any:
-    """The buffer that an operand lives in; None if it is no tensor."""
-    while isinstance(operand, (ir.MutableBox, ir.BaseView)):
-        operand = operand.data
-    return operand if isinstance(operand, ir.Buffer) and isinstance(operand.layout, ir.Layout) else None
 
 
 def _is_whole(operand: Any, buffer: Any) -> bool:

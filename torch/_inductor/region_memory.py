@@ -80,10 +80,11 @@ def _same_itemsize(buffer: Any, layout: ir.Layout) -> bool:
     return bool(buffer.get_dtype().itemsize == layout.dtype.itemsize)
 
 
-def _is_tensor(output: Any) -> bool:
-    while isinstance(output, (ir.MutableBox, ir.BaseView)):
-        output = output.data
-    return isinstance(output, ir.Buffer) and isinstance(output.layout, ir.Layout)
+def buffer_of(node: Any) -> Any:
+    """The buffer that a result or an operand lives in; None if it is no tensor."""
+    while isinstance(node, (ir.MutableBox, ir.BaseView)):
+        node = node.data
+    return node if isinstance(node, ir.Buffer) and isinstance(node.layout, ir.Layout) else None
 
 
 def analyse(graph: Any) -> RegionMemory:
@@ -94,7 +95,7 @@ def analyse(graph: Any) -> RegionMemory:
     memory = RegionMemory([], [], _mutated(graph, positions))
     with V.set_graph_handler(graph):
         for output in graph.graph_outputs:
-            if not _is_tensor(output):
+            if buffer_of(output) is None:
                 memory.outputs.append(RegionOutput(value=output))
                 continue
             buffer, layout = _resolve(output)
