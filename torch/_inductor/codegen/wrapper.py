@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 from torch._inductor.codegen.wrapper import FreeIfNotReusedLine, FreeLine
+from torch._inductor.ir import DonatedBuffer
 from torch._inductor.virtualized import V
 
 from torch_regions.overlay import replaces, stock
@@ -23,6 +24,12 @@ def codegen_input_size_asserts(self: Any) -> None:
         stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_input_size_asserts")(self)
 
 
+def _is_donated_to_body(name: str) -> bool:
+    # Not all inputs are memory: of an object, Inductor has no original.
+    originals = V.graph.graph_inputs_original
+    return getattr(V.graph, "is_body_of_region", False) and isinstance(originals.get(name), DonatedBuffer)
+
+
 @replaces("PythonWrapperCodegen.codegen_free")
 def codegen_free(self: Any, buffer: Any) -> None:
     name = buffer.get_name()
@@ -30,7 +37,7 @@ def codegen_free(self: Any, buffer: Any) -> None:
         # It is the body's, which may have returned it.
         self.freed.add(name)
         self.writeline(FreeLine(self, buffer))
-    elif name in V.graph.graph_inputs and getattr(V.graph, "is_body_of_region", False) and self.can_reuse(buffer):
+    elif _is_donated_to_body(name) and self.can_reuse(buffer):
         self.freed.add(name)
         self.writeline(FreeIfNotReusedLine(self, buffer))
     else:
