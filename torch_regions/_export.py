@@ -66,6 +66,7 @@ SYSTEMS = (
             "torch._functorch.",
             "torch._higher_order_ops.",
             "torch._inductor.",
+            "torch._ops",
             "torch._subclasses.",
             "torch.fx.",
             "torch.utils.",

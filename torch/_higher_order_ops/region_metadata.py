@@ -138,9 +138,13 @@ def looks(value: Any) -> Hashable:
     """Metadata of a fake tensor, all that an operator can see of it; None of anything else."""
     if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
         return None
+    shape: Any = value.shape
+    stride: Any = value.stride()
+    if value._has_symbolic_sizes_strides:
+        shape, stride = tuple(map(number, shape)), tuple(map(number, stride))
     return (
-        tuple(map(number, value.shape)),
-        tuple(map(number, value.stride())),
+        shape,
+        stride,
         number(value.storage_offset()),
         # Behind a view there is more memory than its sizes say.
         _bytes(value),

@@ -6,6 +6,7 @@ what its body takes. Calls of one body with other lifted objects are calls with 
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -71,9 +72,17 @@ def _in_sequence(values: Any, gm: GraphModule | None) -> list[Any] | None:
     return found
 
 
+class _Results(tuple[Any, ...]):
+    """What a call returns, for a getitem of one of them: a leaf to pytrees, which need not look at all the others."""
+
+    __slots__ = ()
+
+
 @replaces
 def get_fake_args_kwargs(x: Node, gm: GraphModule | None = None) -> tuple[bool, tuple[Any, ...], dict[str, Any]]:
     found = None if x.kwargs else _in_sequence(x.args, gm)
+    if found is not None and x.target is operator.getitem and [*map(type, found[1:])] == [int]:
+        found[0] = _Results(found[0]) if type(found[0]) in (tuple, list) else found[0]
     if found is None:
         return stock("torch._inductor.fx_utils:get_fake_args_kwargs")(x, gm)  # type: ignore[no-any-return]
     # A node that nothing is known of stands for None, as in stock.

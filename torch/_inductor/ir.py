@@ -25,6 +25,7 @@ from torch._inductor.ir import (
     ShapeAsConstantBuffer,
     StorageBox,
     TensorBox,
+    is_storage_and_layout,
 )
 from torch._inductor.virtualized import V
 
@@ -156,6 +157,15 @@ def _stride_expr_ge_or_false(left: Any, right: Any) -> bool:
     one, other = numbers
     # A stride of zero is the least of all; a multiple is no less.
     return other == 0 or (one != 0 and (one >= other or one % other == 0))
+
+
+@replaces
+def try_match_insignificant_strides(tensor: Any, strides: Sequence[Any]) -> Any:
+    if is_storage_and_layout(tensor):
+        wanted, there = _numbers(strides), _numbers(tensor.get_stride())
+        if wanted is not None and wanted == there:
+            return tensor
+    return stock("torch._inductor.ir:try_match_insignificant_strides")(tensor, strides)
 
 
 @replaces
