@@ -1,7 +1,8 @@
 """Overlay of torch._inductor.compile_fx: no region reaches a wrapper that cannot call one.
 
 Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. There,
-regions are inlined before anything else is done, so the program compiles as it does without them.
+regions are inlined before anything else is done, so the program compiles as it does without them. What the compiler can
+do is asked for in the background (Note [The compiler is asked early] in region_probe.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.region_probe import ask_early
 from torch._inductor.utils import InputType
 from torch._ops import OpOverload
 from torch.fx import GraphModule
@@ -33,6 +35,7 @@ def compile_fx(
     if (config.cpp_wrapper or config.fx_wrapper) and isinstance(model_, GraphModule):
         inline_invoke_subgraph(model_)
         model_.recompile()
+    ask_early(model_, example_inputs_)
     return stock("torch._inductor.compile_fx:compile_fx")(
         model_,
         example_inputs_,

@@ -1,0 +1,164 @@
+"""What the C++ compiler can do is asked for early, and only a yes counts."""
+
+from __future__ import annotations
+
+import copy
+import os
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch._inductor import config, cpu_vec_isa, region_probe
+from torch._inductor.cpu_vec_isa import VecISA, supported_vec_isa_list, x86_isa_checker
+from torch._inductor.utils import fresh_cache
+
+
+HERE = [isa for isa in supported_vec_isa_list if set(x86_isa_checker()).issuperset(str(isa).split())]
+needs_vectors = pytest.mark.skipif(not HERE, reason="needs an x86 processor with vector instructions")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Answers as in a new process; they are left as they were."""
+    monkeypatch.setattr(region_probe, "_answers", {})
+    return region_probe._answers
+
+
+def graph_with_a_call():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    body = graph.get_attr("body")
+    call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, "body", x))
+    graph.output(call)
+    inner = torch.fx.Graph()
+    inner.output((inner.placeholder("x"),))
+    return torch.fx.GraphModule({"body": torch.fx.GraphModule({}, inner)}, graph)
+
+
+def ask(graph=None, inputs=None):
+    region_probe.ask_early(graph or graph_with_a_call(), [torch.ones(2)] if inputs is None else inputs)
+
+
+@needs_vectors
+def test_the_question_waits_for_the_early_answer(asked):
+    loads, load = [], VecISA._probe_load
+
+    def counted(isa, path):
+        loads.append(str(isa))
+        return load(isa, path)
+
+    with fresh_cache(), patch.object(VecISA, "_probe_load", counted):
+        ask()
+        assert len(asked) == len(HERE)
+        works = [isa.check_build(VecISA._avx_code) for isa in HERE]
+        assert any(works)
+        # A no is looked into again, a yes is not.
+        assert [loads.count(str(isa)) for isa in HERE] == [1 if yes else 2 for yes in works]
+
+
+@needs_vectors
+def test_an_early_no_is_asked_again(asked):
+    answers = iter([False] * len(HERE) + [True] * len(HERE))
+    with fresh_cache(), patch.object(VecISA, "_probe_load", lambda isa, path: next(answers)):
+        ask()
+        for answer in asked.values():
+            assert answer.result() is False
+        assert HERE[0].check_build(VecISA._avx_code) is True
+
+
+@needs_vectors
+def test_a_cache_folder_that_is_gone_by_then_is_no_answer(asked):
+    checks = []
+
+    def gone(isa, path):
+        checks.append(isa)
+        raise FileNotFoundError(path)
+
+    with fresh_cache(), patch.object(VecISA, "_probe_load", gone):
+        ask()
+        assert [answer.result() for answer in asked.values()] == [False] * len(HERE)
+    assert len(checks) == len(HERE)
+    assert not region_probe.known_to_work(HERE[0], VecISA._avx_code)
+
+
+@needs_vectors
+def test_a_forked_process_waits_for_nobody(asked, monkeypatch):
+    with fresh_cache(), patch.object(region_probe.threading, "Thread"):
+        ask()  # and nobody answers
+    assert not any(answer.done() for answer in asked.values())
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert not region_probe.known_to_work(HERE[0], VecISA._avx_code)
+
+
+def without_calls():
+    graph = torch.fx.Graph()
+    graph.output(graph.placeholder("x"))
+    return torch.fx.GraphModule({}, graph)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"graph": without_calls()}, {"inputs": []}, {"inputs": [torch.ones(2, device="meta")]}],
+    ids=["no calls", "no tensors", "not on the CPU"],
+)
+def test_nothing_is_asked_for_nothing(asked, given):
+    with fresh_cache():
+        ask(**given)
+    assert not asked
+
+
+def test_nothing_is_asked_where_the_user_has_answered(asked):
+    with fresh_cache(), config.patch({"cpp.vec_isa_ok": True}):
+        ask()
+    assert not asked
+
+
+def test_nothing_is_asked_where_kernels_were_compiled_before(asked):
+    with fresh_cache():
+        folder = region_probe.cache_dir()
+        open(os.path.join(folder, "kernel.so"), "w").close()
+        ask()
+    assert not asked
+
+
+@needs_vectors
+def test_options_of_the_caller_are_those_of_the_question(asked):
+    seen = []
+
+    def looked(isa, path):
+        seen.append(config.cpp.cxx)
+        return True
+
+    compilers = copy.copy(config.cpp.cxx)
+    with (
+        fresh_cache(),
+        config.patch({"cpp.cxx": [*compilers, "the last"]}),
+        patch.object(VecISA, "_probe_load", looked),
+    ):
+        ask()
+        assert all(answer.result() for answer in asked.values())
+    assert [cxx[-1] for cxx in seen] == ["the last"] * len(HERE)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(8)
+        self.up = torch.nn.Linear(8, 16)
+        self.down = torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(self.norm(x)))).sigmoid()
+
+
+@needs_vectors
+def test_a_compile_asks_early_and_is_right(asked):
+    model = torch.nn.Sequential(*(Block() for _ in range(4)))
+    x = torch.randn(4, 8)
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    VecISA._VecISA__bool__impl.cache_clear()
+    torch._dynamo.reset()
+    with fresh_cache(), torch._dynamo.config.patch(use_graph_deduplication=True), torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x))
+    assert asked and all(answer.done() for answer in asked.values())
+    assert cpu_vec_isa.valid_vec_isa_list() == [isa for isa in HERE if isa]
