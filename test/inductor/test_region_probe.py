@@ -90,6 +90,20 @@ def test_a_forked_process_waits_for_nobody(asked, monkeypatch):
     assert not region_probe.known_to_work(HERE[0], VecISA._avx_code)
 
 
+@needs_vectors
+def test_nobody_waits_where_no_thread_could_be_started(asked):
+    with fresh_cache(), patch.object(region_probe.threading.Thread, "start", side_effect=RuntimeError):
+        ask()
+    assert not asked
+
+
+@needs_vectors
+def test_whatever_ends_the_question_is_an_answer(asked):
+    with fresh_cache(), patch.object(VecISA, "_probe_load", side_effect=SystemExit):
+        ask()
+        assert [answer.result(timeout=60) for answer in asked.values()] == [False] * len(HERE)
+
+
 def without_calls():
     graph = torch.fx.Graph()
     graph.output(graph.placeholder("x"))

@@ -42,7 +42,11 @@ def ask_early(graph: Any, inputs: Any) -> None:
     asked = [(isa, code, _answers.setdefault(_key(isa, code), Future())) for isa, code in questions]
     # With the options that are set here: they are of this context.
     context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(_ask, asked), name="what the C++ compiler can do", daemon=True).start()
+    asker = threading.Thread(target=context.run, args=(_ask, asked), name="what the C++ compiler can do", daemon=True)
+    try:
+        asker.start()
+    except RuntimeError:  # the system has no thread for it: nobody would answer
+        _answers.clear()
 
 
 def known_to_work(isa: VecISA, code: str) -> bool:
@@ -70,6 +74,6 @@ def _ask(asked: list[tuple[VecISA, str, Future[bool]]]) -> None:
     for isa, code, answer in asked:
         try:
             works = isa.check_build(code)
-        except Exception:
+        except BaseException:  # whatever it is, somebody waits for an answer
             works = False
         answer.set_result(works)
