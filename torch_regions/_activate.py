@@ -46,7 +46,9 @@ def activate(root: str | os.PathLike[str] | None = None) -> None:
     from torch_regions._finder import OverlayFinder
 
     _finder = OverlayFinder(where, setting)
-    sys.meta_path.insert(0, _finder)
+    # Twice: when another thread takes a finder away from the front while one imports (setuptools does, with its own),
+    # the import system passes over the next one. A stock module would then be without what the overlay adds to it.
+    sys.meta_path[:0] = [_finder, _finder]
     if "torch._dynamo" in sys.modules:
         _finder.decide()
 

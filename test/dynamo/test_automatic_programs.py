@@ -364,7 +364,8 @@ def test_with_the_knob_off_there_are_no_automatic_regions():
 
 
 def test_without_the_flag_there_are_no_automatic_regions():
-    torch.compile(Stack(blocks()), backend="eager")(X)
+    with torch._dynamo.config.patch(use_graph_deduplication=False):
+        torch.compile(Stack(blocks()), backend="eager")(X)
     assert outcomes() == []
 
 

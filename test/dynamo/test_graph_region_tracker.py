@@ -11,7 +11,7 @@ from torch._dynamo.testing import extract_graph_and_tracker
 def regions(function, *args):
     """Groups of regions of the flat graph of ``function``, as names of nodes."""
     torch._dynamo.reset()
-    with torch._dynamo.config.patch(track_nodes_for_deduplication=True):
+    with torch._dynamo.config.patch(track_nodes_for_deduplication=True, use_graph_deduplication=False):
         graph, tracker = extract_graph_and_tracker(function, *args)
     groups = tracker.get_identical_regions(graph)
     return [[[n.name for n in region] for region in group] for group in groups]

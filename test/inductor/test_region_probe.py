@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
+import sys
 from unittest.mock import patch
 
 import pytest
@@ -152,6 +154,38 @@ def test_options_of_the_caller_are_those_of_the_question(asked):
         ask()
         assert all(answer.result() for answer in asked.values())
     assert [cxx[-1] for cxx in seen] == ["the last"] * len(HERE)
+
+
+IMPORTS_BY_THREAD = """
+import sys, threading, torch
+import torch._inductor.compile_fx  # as when a graph is given to Inductor
+from torch._inductor import region_probe
+from torch._inductor.utils import fresh_cache
+
+looked_for = []
+
+class Seen:
+    def find_spec(self, name, path=None, target=None):
+        looked_for.append((threading.current_thread(), name))
+
+sys.path.insert(0, sys.argv[1])
+from test_region_probe import graph_with_a_call
+sys.meta_path.insert(0, Seen())
+with fresh_cache():
+    region_probe.ask_early(graph_with_a_call(), [torch.ones(2)])
+    assert any(answer.result() for answer in region_probe._answers.values())
+assert "setuptools" in sys.modules
+print([name for thread, name in looked_for if thread is not threading.main_thread()])
+"""
+
+
+@needs_vectors
+def test_the_background_imports_nothing():
+    """Setuptools takes a finder of imports away, and an import in the main thread passed over the one behind it."""
+    command = [sys.executable, "-c", IMPORTS_BY_THREAD, os.path.dirname(__file__)]
+    done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
 
 
 class Block(torch.nn.Module):

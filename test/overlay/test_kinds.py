@@ -55,6 +55,24 @@ assert not list(stock_code({stock}))
     assert not result.warnings, result.err
 
 
+def test_a_finder_that_leaves_while_a_module_is_looked_for(toy):
+    """As setuptools takes its own away, in another thread: the import system passes over the one behind it."""
+    toy.run("""
+        import sys
+        import torch
+
+        class Leaving:
+            def find_spec(self, name, path=None, target=None):
+                if name == "torch._inductor.exc":
+                    sys.meta_path.remove(self)
+
+        sys.meta_path.insert(0, leaving := Leaving())
+        import torch._inductor.exc
+        assert leaving not in sys.meta_path
+        assert issubclass(torch._inductor.exc.AddedError, RuntimeError)
+    """)
+
+
 def test_late_activation_patches_what_is_loaded(toy):
     """With the plug-ins switched off and Dynamo imported, activate() still leaves nothing stale."""
     toy.run(

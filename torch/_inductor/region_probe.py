@@ -10,11 +10,14 @@ before it comes to that question than a shallow one; now both spend it in the sh
 Only a yes counts.  A no may come of what the background cannot know (a cache folder that is gone by then), and stock
 asks again.  Nothing is asked where it costs little to wait (a cache folder in use has the compiled programs), for a
 graph without tensors on the CPU, or twice in a process.  A process that was forked meanwhile has no one to wait for.
+The background imports nothing: setuptools, which is needed, changes ``sys.meta_path`` for a while, and an import in
+another thread at that time can pass over a finder.
 """
 
 from __future__ import annotations
 
 import contextvars
+import importlib
 import os
 import threading
 from concurrent.futures import Future
@@ -27,6 +30,8 @@ from torch._inductor.runtime.runtime_utils import cache_dir
 from torch.fx import GraphModule
 
 
+# What the question imports.  The first brings setuptools.
+_NEEDED = ("torch.utils.cpp_extension", "torch._inductor.codecache", "torch._inductor.cpp_builder")
 # process, instructions and program to compile for them -> whether they work
 _answers: dict[tuple[int, str, str], Future[bool]] = {}
 # Whether this is the thread that asks.
@@ -37,6 +42,8 @@ def ask_early(graph: Any, inputs: Any) -> None:
     """Begins to find out what works here, if that is worth it for ``graph``.  Returns at once."""
     if _answers or config.cpp.vec_isa_ok is not None or not _worth_it(graph, inputs):
         return
+    for module in _NEEDED:
+        importlib.import_module(module)
     has = set(x86_isa_checker())
     questions = [(isa, VecISA._avx_code) for isa in supported_vec_isa_list if has.issuperset(str(isa).split())]
     asked = [(isa, code, _answers.setdefault(_key(isa, code), Future())) for isa, code in questions]

@@ -1,4 +1,4 @@
-"""Overlay of torch._inductor.codegen.wrapper: calls of a region, memory that is a body's, numbers.
+"""Overlay of torch._inductor.codegen.wrapper: calls of a region, early kernels, memory that is a body's, numbers.
 
 A call does not check again what its caller has checked.  See Note [An operand that dies in every call] in
 region_donation.py for who frees and who reuses memory that a body may write over.
@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 from torch._inductor.codegen.wrapper import FreeIfNotReusedLine, FreeLine
 from torch._inductor.ir import DonatedBuffer
+from torch._inductor.region_kernels import compile_early
 from torch._inductor.virtualized import V
 
 from torch_regions.overlay import replaces, stock
@@ -22,6 +23,22 @@ def codegen_input_size_asserts(self: Any) -> None:
     # that was made with the strides that the body was compiled for. Checked in the body, it would be so in each call.
     if not getattr(V.graph, "is_body_of_region", False):
         stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_input_size_asserts")(self)
+
+
+@replaces("PythonWrapperCodegen.define_kernel")
+def define_kernel(
+    self: Any,
+    kernel_name: str,
+    kernel_body: str,
+    metadata: Any = None,
+    gpu: bool = True,
+    cpp_definition: Any = None,
+) -> None:
+    if not gpu:
+        compile_early(kernel_name, kernel_body)
+    stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.define_kernel")(
+        self, kernel_name, kernel_body, metadata, gpu, cpp_definition
+    )
 
 
 def _is_donated_to_body(name: str) -> bool:
