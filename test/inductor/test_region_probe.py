@@ -100,6 +100,35 @@ def test_nobody_waits_where_no_thread_could_be_started(asked):
 
 
 @needs_vectors
+def test_nobody_waits_where_the_user_stopped_it(asked):
+    with fresh_cache(), patch.object(region_probe.threading.Thread, "start", side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+    assert not asked
+
+
+@pytest.mark.parametrize("fault", ["importlib.import_module", "os.listdir", "_key"])
+def test_what_keeps_from_asking_is_no_fault_of_the_program(asked, fault):
+    with fresh_cache(), patch(f"torch._inductor.region_probe.{fault}", side_effect=OSError):
+        ask()
+    assert not asked
+
+
+@needs_vectors
+def test_an_answer_is_about_one_compiler(asked, tmp_path):
+    """A wrapper of the same compiler, which says that it is of the same version, may not take the same options."""
+    other = tmp_path / "compiler"
+    other.write_text('#!/bin/sh\nexec g++ "$@"\n')
+    other.chmod(0o755)
+    with fresh_cache(), patch.object(VecISA, "_probe_load", lambda isa, path: True):
+        ask()
+        assert all(answer.result() for answer in asked.values())
+        assert region_probe.known_to_work(HERE[0], VecISA._avx_code)
+        with config.patch({"cpp.cxx": (None, str(other))}):
+            assert not region_probe.known_to_work(HERE[0], VecISA._avx_code)
+
+
+@needs_vectors
 def test_whatever_ends_the_question_is_an_answer(asked):
     with fresh_cache(), patch.object(VecISA, "_probe_load", side_effect=SystemExit):
         ask()
@@ -197,6 +226,28 @@ class Block(torch.nn.Module):
 
     def forward(self, x):
         return x + self.down(torch.tanh(self.up(self.norm(x)))).sigmoid()
+
+
+@needs_vectors
+def test_options_of_a_compile_are_those_of_the_question(asked):
+    """They are set inside of Inductor's compiler; it asked before, with the options of the process."""
+    seen, load = [], VecISA._probe_load
+
+    def looked(isa, path):
+        seen.append(config.cpp.cxx)
+        return load(isa, path)
+
+    model, x = torch.nn.Sequential(*(Block() for _ in range(4))), torch.randn(4, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, options={"cpp.cxx": (*config.cpp.cxx, "the last")})
+    with (
+        fresh_cache(),
+        torch._dynamo.config.patch(use_graph_deduplication=True),
+        patch.object(VecISA, "_probe_load", looked),
+        torch.no_grad(),
+    ):
+        torch.testing.assert_close(compiled(x), model(x))
+    assert asked and [cxx[-1] for cxx in seen[: len(HERE)]] == ["the last"] * len(HERE)
 
 
 @needs_vectors

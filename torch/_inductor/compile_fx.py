@@ -31,11 +31,12 @@ def compile_fx(
     ignore_shape_env: bool = False,
     compile_region_name: str | None = None,
 ) -> Any:
-    """As stock's. It calls itself again under ``config_patches``, so the settings seen here are those in force."""
+    """As stock's. It calls itself again under ``config_patches``: the settings seen then are those in force."""
     if (config.cpp_wrapper or config.fx_wrapper) and isinstance(model_, GraphModule):
         inline_invoke_subgraph(model_)
         model_.recompile()
-    ask_early(model_, example_inputs_)
+    if not config_patches:
+        ask_early(model_, example_inputs_)
     return stock("torch._inductor.compile_fx:compile_fx")(
         model_,
         example_inputs_,
