@@ -228,7 +228,7 @@ sin cos tan y | sin_1 cos_1 tan_1 y_1 | sin_2 cos_2 tan_2 y_2 | sin_3 cos_3 tan_
             return x
 
         torch._dynamo.reset()
-        with torch._dynamo.config.patch(track_nodes_for_deduplication=True):
+        with torch._dynamo.config.patch(track_nodes_for_deduplication=True, use_graph_deduplication=False):
             graph, tracker = extract_graph_and_tracker(f, X, W)
         order = GraphView(graph, tracker.written_operands).nodes
         seen = set()
