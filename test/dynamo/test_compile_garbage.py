@@ -1,10 +1,13 @@
 """With regions, what is there when a compile begins is set aside from the garbage collector until it ends."""
 
+import functools
 import gc
 
 import pytest
 import torch
 import torch._dynamo
+from torch._inductor import compile_fx
+from torch._inductor import config as inductor_config
 
 
 pytestmark = pytest.mark.usefixtures("bodies")
@@ -89,3 +92,45 @@ def test_a_collector_that_is_off_stays_off():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@inductor_config.patch(force_disable_caches=True)
+def test_a_backward_that_is_compiled_later(monkeypatch):
+    compile_inner, seen = compile_fx.compile_fx_inner, []
+
+    def noted(gm, inputs, **kwargs):
+        seen.append((kwargs.get("is_backward", False), gc.get_freeze_count() > 0, gc.get_threshold()[0]))
+        return compile_inner(gm, inputs, **kwargs)
+
+    before = gc.get_threshold()
+    for function, flag in ((marked, True), (marked, False), (torch.sin, False)):
+        torch._dynamo.reset()
+        seen.clear()
+        x = X.clone().requires_grad_()
+        with torch._dynamo.config.patch(use_graph_deduplication=flag):
+            backend = functools.partial(compile_fx.compile_fx, inner_compile=noted)
+            result = torch.compile(lambda x: function(x) * 2, backend=backend)(x)
+            assert gc.get_freeze_count() == 0
+            result.sum().backward()
+        torch.testing.assert_close(x.grad, 2 * X.cos())
+        aside = function is marked
+        assert [(backward, there) for backward, there, _ in seen] == [(False, aside), (True, aside)]
+        assert all((threshold > before[0]) == aside for _, _, threshold in seen)
+        assert gc.get_freeze_count() == 0
+        assert gc.get_threshold() == before
+
+
+@inductor_config.patch(force_disable_caches=True)
+def test_a_backward_that_cannot_be_compiled_leaves_the_collector_as_it_was():
+    def fails(gm, inputs, **kwargs):
+        if kwargs.get("is_backward", False):
+            raise KeyError("no backward")
+        return compile_fx.compile_fx_inner(gm, inputs, **kwargs)
+
+    before = gc.get_threshold()
+    backend = functools.partial(compile_fx.compile_fx, inner_compile=fails)
+    result = torch.compile(lambda x: marked(x) * 2, backend=backend)(X.clone().requires_grad_())
+    with pytest.raises(Exception, match="no backward"):
+        result.sum().backward()
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == before

@@ -6,6 +6,7 @@ the program's own, torch's, the model's. In a process with a large model a pass 
 next to nothing. What is there when a frame's compile begins (without the flag, when it first calls a marked region) is
 set aside until the frame is compiled (``gc.freeze``), and only what the compile makes is looked at, and only after more
 of it was made than Python's threshold says: most of it lives as long as the compile. Afterwards all is as before.
+Inductor does the same for a backward with calls of regions, which it compiles when it is first needed.
 Nothing is set aside if the program has frozen objects itself, or has turned the collector off.
 """
 
@@ -35,12 +36,13 @@ def set_garbage_aside() -> None:
     """Has the garbage collector look only at what the rest of the frame's compile makes."""
     end = _end.get()
     if end is not None:
-        end.enter_context(_only_new_garbage())
+        end.enter_context(only_new_garbage())
         _end.set(None)
 
 
 @contextlib.contextmanager
-def _only_new_garbage() -> Iterator[None]:
+def only_new_garbage() -> Iterator[None]:
+    """What is there is set aside until the end, if the program has not done so itself."""
     ours = gc.isenabled() and gc.get_freeze_count() == 0
     first, *others = before = gc.get_threshold()
     meanwhile = (max(first, _THRESHOLD), *others)

@@ -2,14 +2,18 @@
 
 Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. There,
 regions are inlined before anything else is done, so the program compiles as it does without them. What the compiler can
-do is asked for in the background (Note [The compiler is asked early] in region_probe.py).
+do is asked for in the background (Note [The compiler is asked early] in region_probe.py). A backward is compiled when
+it is first needed: garbage is set aside for it again (Note [Garbage of a compile] in region_garbage.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import torch
+from torch._dynamo.region_garbage import only_new_garbage
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
@@ -46,3 +50,17 @@ def compile_fx(
         ignore_shape_env,
         compile_region_name,
     )
+
+
+@replaces
+def compile_fx_backward(
+    gm: GraphModule,
+    example_inputs: Sequence[InputType],
+    compiler_config_extra: Any,
+    inner_compile: Callable[..., Any] = compile_fx_inner,
+) -> Any:
+    call = torch.ops.higher_order.invoke_subgraph
+    calls_regions = bool(gm.graph.find_nodes(op="call_function", target=call, sort=False))
+    compile_it = stock("torch._inductor.compile_fx:compile_fx_backward")
+    with only_new_garbage() if calls_regions else nullcontext():
+        return compile_it(gm, example_inputs, compiler_config_extra, inner_compile)
