@@ -19,9 +19,9 @@ test: $(READY)
 test-overlay: $(READY)
 	$(PYTEST) test/overlay
 
-# The tests of Dynamo, marks and all, with the flag and automatic regions on wherever a test does not set them.
+# All tests but those of the models and the loader, with the flag and automatic regions on wherever a test does not set them.
 test-flag: $(READY)
-	TORCHDYNAMO_USE_GRAPH_DEDUPLICATION=1 $(PYTEST) test/dynamo
+	TORCHDYNAMO_USE_GRAPH_DEDUPLICATION=1 $(PYTEST) --ignore=test/models --ignore=test/overlay test
 
 lint: $(READY)
 	$(BIN)/ruff format --no-cache --check .

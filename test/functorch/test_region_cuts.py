@@ -68,6 +68,7 @@ def test_with_a_memory_budget_the_answer_is_that_of_stock(solved):
     assert len(solved) >= 2
 
 
+@torch._dynamo.config.patch(use_graph_deduplication=False)
 def test_a_graph_without_regions_goes_to_the_solver_whole(monkeypatch):
     monkeypatch.setattr("torch._functorch._aot_autograd.region_cuts.Settled", None)
     torch.testing.assert_close(train(Stack(), Graphs()), train(Stack()))
