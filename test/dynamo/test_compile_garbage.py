@@ -95,7 +95,7 @@ def test_a_collector_that_is_off_stays_off():
 
 
 @inductor_config.patch(force_disable_caches=True)
-def test_a_backward_that_is_compiled_later(monkeypatch):
+def test_a_backward_that_is_compiled_later():
     compile_inner, seen = compile_fx.compile_fx_inner, []
 
     def noted(gm, inputs, **kwargs):
