@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import torch
+from torch._higher_order_ops.region_metadata import has_calls
 from torch.fx import _lazy_graph_module
 from torch.fx.graph import CodeGen, Graph
 from torch.fx.graph_module import GraphModule
 
 from torch_regions.overlay import replaces, stock
-
-
-def _has_calls(graph: Graph) -> bool:
-    return bool(graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph, sort=False))
 
 
 def _may_have_equals(graph: Graph) -> bool:
@@ -41,7 +37,7 @@ def _may_have_equals(graph: Graph) -> bool:
 
 @replaces
 def fx_graph_cse(fx_g: Graph) -> Graph:
-    if not _has_calls(fx_g) or _may_have_equals(fx_g):
+    if not has_calls(fx_g) or _may_have_equals(fx_g):
         return stock("torch._functorch.compile_utils:fx_graph_cse")(fx_g)  # type: ignore[no-any-return]
     from torch._inductor.pattern_matcher import compute_mutation_region_ids
 
@@ -54,7 +50,7 @@ def fx_graph_cse(fx_g: Graph) -> Graph:
 def raise_getitems(gm: GraphModule) -> GraphModule:
     # The forward is lazy already; the backward was, before it was reordered. Of a lazy module no code is written before
     # it runs.
-    if _lazy_graph_module._use_lazy_graph_module_flag and type(gm).__mro__[1] is GraphModule and _has_calls(gm.graph):
+    if _lazy_graph_module._use_lazy_graph_module_flag and type(gm).__mro__[1] is GraphModule and has_calls(gm.graph):
         lazy = _lazy_graph_module._LazyGraphModule.from_graphmodule(gm)
         lazy.meta.update(gm.meta)
         gm = lazy

@@ -26,7 +26,7 @@ from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import should_hoist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch._subclasses.plain_fake import plain_fake
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 
 # In the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the places of the operands
@@ -39,6 +39,11 @@ _traced: weakref.WeakKeyDictionary[GraphModule, Hashable] = weakref.WeakKeyDicti
 def number(value: Any) -> Hashable:
     """A size or stride, as what it is equal to: within one compile, equal expressions are one number."""
     return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def has_calls(graph: Graph) -> bool:
+    """Whether a graph calls regions."""
+    return bool(graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph, sort=False))
 
 
 def body_of(subgraph: Any) -> Any:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import torch
 from torch._dynamo.region_garbage import only_new_garbage
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
+from torch._higher_order_ops.region_metadata import has_calls
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.region_probe import ask_early
@@ -59,8 +59,6 @@ def compile_fx_backward(
     compiler_config_extra: Any,
     inner_compile: Callable[..., Any] = compile_fx_inner,
 ) -> Any:
-    call = torch.ops.higher_order.invoke_subgraph
-    calls_regions = bool(gm.graph.find_nodes(op="call_function", target=call, sort=False))
     compile_it = stock("torch._inductor.compile_fx:compile_fx_backward")
-    with only_new_garbage() if calls_regions else nullcontext():
+    with only_new_garbage() if has_calls(gm.graph) else nullcontext():
         return compile_it(gm, example_inputs, compiler_config_extra, inner_compile)

@@ -28,6 +28,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import torch
+from torch._higher_order_ops.region_metadata import has_calls
 from torch._inductor import config
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.cpu_vec_isa import (
@@ -90,11 +91,10 @@ def _key(isa: VecISA, code: str) -> _Key:
 
 
 def _worth_it(graph: Any, inputs: Any) -> bool:
-    call = torch.ops.higher_order.invoke_subgraph
     return (
         config.cpp.vec_isa_ok is None
         and isinstance(graph, GraphModule)
-        and bool(graph.graph.find_nodes(op="call_function", target=call))
+        and has_calls(graph.graph)
         and any(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in inputs)
         and not os.listdir(cache_dir())
     )
