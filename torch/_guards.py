@@ -57,22 +57,31 @@ class InvokeSubgraphReuseCondition:
 
     # Sources of each leaf of the arguments: what transport rewrites.
     leaf_sources: list[tuple[Any, ...]]
-    # (source, check, expected, create_fn): guards that hold, and that the reuse installs again. Without them a
-    # body would be reused for another attribute, type or constant than it was traced with.
-    guards: list[tuple[Any, Any, Any, Any]]
+    # All sources behind an argument that tracing looked at, in the order in which it met them. Their objects go one to
+    # one to those of another call: without that, a body that was traced for two weights would be reused for tied ones.
+    sources: list[Any]
+    # What the guards at these sources say, and how they are made again. Without them a body would be reused for another
+    # attribute, type or constant than it was traced with.
+    facts: list[Any]
     # (source, own attributes, hooks...): what no guard says of an object. Without it, a hook or an attribute
     # that shadows one of the class would be overlooked.
-    objects: list[tuple[Any, Hashable]]
-    # Sources whose values are different objects in the traced call; (source, source) pairs that are one object.
-    # Without them a body that was traced for two weights would be reused for tied ones, or the reverse.
-    distinct: list[Any]
-    same: list[tuple[Any, Any]]
-    # id -> source of the objects that were met by a way that no argument leads to, and are the same in every call.
-    # Without them, a body that was traced for two objects would be reused where an argument leads to the other one.
-    elsewhere: dict[int, Any]
+    states: list[tuple[Any, Hashable]]
+    # id -> source of the objects that were met, or are known, by a way that no argument leads to, and are the same in
+    # every call. Without them, a body that was traced for two objects would be reused where an argument leads to the
+    # other one.
+    unmoved: dict[int, Any]
+    # id -> source by which Dynamo tracks the object. Without it, a reuse would not know which objects are known to the
+    # frame afterwards, and by which of their sources.
+    tracked: dict[int, Any]
+    # Sources at which an object stands that was met at another source too. Without them, a body that was traced for an
+    # argument that is also behind another one would be reused for one that the frame computes.
+    ties: set[Any]
     # (source, class, metadata...): tensors that were looked at, operands or not. Without them, a body would be reused
     # for a tensor of another shape that only a branch asked for.
     tensors: list[tuple[Any, Hashable]]
+    # (tracker, state): tensors that are the same in every call. Without them, a body would be reused although the frame
+    # has made one of them require grad.
+    unmoved_tensors: list[tuple[Any, Hashable]]
     # (expression, key): what the held constants were that tracing looked at. Without them, a branch on a number among
     # the arguments would be taken as in the traced call.
     pins: list[tuple[Any, Hashable]]

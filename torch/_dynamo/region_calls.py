@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     from torch._dynamo.region_held import Holding
     from torch._dynamo.region_reads import Observer
     from torch._dynamo.region_stamps import Stamp
-    from torch._dynamo.region_transport import Fates, Resolver
+    from torch._dynamo.region_transport import Fates, Place, Resolver
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
-    from torch._guards import Source
 
 
 Node = torch.fx.Node
@@ -102,7 +101,7 @@ class RegionCalls:
         self.resolver: Resolver | None = None
         self.candidates = Candidates()
         # id of an object that a stamped call met -> what makes its source there. Dynamo has no tracker of it.
-        self.stamped: dict[int, tuple[Fates, Source]] = {}
+        self.stamped: dict[int, tuple[Fates, Place]] = {}
         # name of a source -> the frame (code and closure) that asked for the history of a number or size there. Without
         # it, what changes between compiles would turn dynamic in another compile than without the region.
         self.askers: dict[str, tuple[Any, Any]] = {}

@@ -22,10 +22,12 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.region_objects import find_in_class, is_a, modules_of, own_attributes
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_transport import resolver
 from torch._guards import ChainedSource
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 
 Module = torch.nn.Module
+# Classes of tensors whose metadata is torch's own.
+_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 # Modules in a block, itself included. To trace a single one costs little more than to ask whether it was traced
 # before, and containers of torch's own with one thing in them are no more than that.
@@ -109,7 +113,7 @@ class Candidates:
     @contextlib.contextmanager
     def inside(self, module: Module) -> Iterator[None]:
         """Meanwhile, a call of ``module`` is traced."""
-        self._scopes.append(_Scope(self._twins(module.children(), _is_inner_block, MIN_INNER_TWINS)))
+        self._scopes.append(_Scope(self._twins(modules_of(module), _is_inner_block, MIN_INNER_TWINS)))
         try:
             yield
         finally:
@@ -138,13 +142,13 @@ class Candidates:
         for holder in _holders(tx, module, source):
             found += _modules_in(holder)
         for one in found:
-            self._searched.update(map(id, one.modules()))
+            self._searched.update(map(id, _all_modules(one)))
         self._scopes[0].candidates |= self._twins(found, _is_block, 2)
 
     def _twins(self, tops: Iterable[Module], is_block: Any, least: int) -> set[int]:
         """ids of the outermost blocks in ``tops`` of whose shape there are at least so many outside of others."""
         tops = list(tops)
-        seen = {id(m): m for top in tops for m in top.modules()}
+        seen = {id(m): m for top in tops for m in _all_modules(top)}
         count = collections.Counter(self._shapes.of(m) for m in seen.values() if is_block(m))
         while True:
             outermost = list(_outermost(tops, lambda m: is_block(m) and count[self._shapes.of(m)] >= least))
@@ -172,10 +176,15 @@ class _Shapes:
         return known[1]
 
     def _number(self, module: Module) -> int:
-        held = (*module._parameters.items(), *module._buffers.items())
-        tensors = tuple((name, None if t is None else (type(t), t.shape, t.dtype, t.requires_grad)) for name, t in held)
-        parts = tuple((name, None if m is None else self.of(m)) for name, m in module._modules.items())
-        key = (type(module), module.training, tensors, parts)
+        own = own_attributes(module)
+        # A tensor of the program's class may answer with code of its own.
+        tensors = tuple(
+            (name, type(t) in _TENSORS and (type(t), t.shape, t.dtype, t.requires_grad))
+            for part in ("_parameters", "_buffers")
+            for name, t in (own.get(part) or {}).items()
+        )
+        parts = tuple((name, None if m is None else self.of(m)) for name, m in (own.get("_modules") or {}).items())
+        key = (id(type(module)), own.get("training"), tensors, parts)
         return self._numbers.setdefault(key, len(self._numbers))
 
 
@@ -188,9 +197,9 @@ def _holders(tx: InstructionTranslatorBase, module: Module, source: Source) -> I
             value = resolve(at)
         except Exception:
             break  # nothing stands there when the frame begins
-        if isinstance(value, Module):
+        if is_a(value, Module):
             top = value
-        elif top is module and isinstance(value, (list, tuple, dict)):
+        elif top is module and is_a(value, (list, tuple, dict)):
             yield value
         if not isinstance(at, ChainedSource):
             break
@@ -199,9 +208,11 @@ def _holders(tx: InstructionTranslatorBase, module: Module, source: Source) -> I
 
 
 def _modules_in(holder: Any) -> list[Module]:
-    if isinstance(holder, Module):
+    if is_a(holder, Module):
         return [holder]
-    return [m for m in (holder.values() if isinstance(holder, dict) else holder) if isinstance(m, Module)]
+    kind: Any = next(kind for kind in (dict, list, tuple) if is_a(holder, kind))
+    held = dict.values(holder) if kind is dict else kind.__iter__(holder)
+    return [m for m in held if is_a(m, Module)]
 
 
 def _outermost(tops: Iterable[Module], chosen: Any) -> Iterator[Module]:
@@ -215,12 +226,24 @@ def _outermost(tops: Iterable[Module], chosen: Any) -> Iterator[Module]:
         if chosen(module):
             yield module
         else:
-            todo += module.children()
+            todo += modules_of(module)
 
 
 def _holds(module: Module, least: int) -> bool:
     """Whether there are ``least`` modules in ``module``, itself included."""
-    return sum(1 for _ in itertools.islice(module.modules(), least)) == least
+    return sum(1 for _ in itertools.islice(_all_modules(module), least)) == least
+
+
+def _all_modules(module: Module) -> Iterator[Module]:
+    """``module`` and all modules in it, each once."""
+    todo, seen = [module], {id(module)}
+    while todo:
+        at = todo.pop()
+        yield at
+        for inner in modules_of(at):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                todo.append(inner)
 
 
 def _is_inner_block(module: Module) -> bool:
@@ -232,8 +255,9 @@ def _is_block(module: Module) -> bool:
     kind: Any = type(module)
     if _is_wrapper(kind):
         return False
-    forward = getattr(module, "forward", None)
-    if hasattr(forward, "__marked_compile_region_fn__"):
+    forward = own_attributes(module).get("forward", find_in_class(kind, "forward"))
+    forward = forward.__func__ if type(forward) is types.MethodType else forward
+    if "__marked_compile_region_fn__" in (own_attributes(forward) or ()):
         return False  # the user has said what is a region
     of_torch = (kind.__module__ or "").startswith("torch.nn.")
     return _holds(module, MIN_MODULES_OF_TORCH if of_torch else MIN_MODULES)

@@ -29,10 +29,11 @@ from torch._dynamo.region_identity import global_state_key
 from torch._dynamo.region_options import verifying
 from torch._dynamo.region_outcomes import Outcome, ReuseMissReason
 from torch._dynamo.region_reads import Observer, reachable
-from torch._dynamo.region_reuse import Match, find, save
+from torch._dynamo.region_reuse import Match, find
+from torch._dynamo.region_saving import save
 from torch._dynamo.region_stamps import stamp_out
 from torch._dynamo.region_transport import resolver
-from torch._dynamo.region_verify import guards_now, verify
+from torch._dynamo.region_verify import expected_state, verify
 from torch._dynamo.source import GlobalSource
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch.fx import traceback
@@ -88,7 +89,7 @@ def _call(
         if result is not None:
             return result
         match = None  # there is nothing to verify
-    before = guards_now(tx) if match is not None else set()
+    expected = expected_state(tx, match, arguments) if match is not None else None
     with Observer(tx) as observer:
         for each in (*held.constants, *held.variants[0].lists):
             observer.holding.add(each)
@@ -101,8 +102,8 @@ def _call(
         arguments = held.variant_for(observer)
         entry = save(tx, arguments, observer, call, result)
     except CannotReuse as e:
-        if match is not None:
-            verify(tx, match, None, e, before)
+        if match is not None and expected is not None:
+            verify(tx, match, None, e, expected)
         call.miss = e
         return result
     except Exception:
@@ -110,8 +111,8 @@ def _call(
             raise
         log.warning("%s: not kept for reuse: reading what it depends on failed", call.function, exc_info=True)
         return result
-    if match is not None:
-        verify(tx, match, entry, None, before)
+    if match is not None and expected is not None:
+        verify(tx, match, entry, None, expected)
         return result
     entry.function, entry.bucket = arguments.function, held.bucket(arguments, call)
     _add_others(tx, entry, held, observer, arguments, fn, args, kwargs)

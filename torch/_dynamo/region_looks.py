@@ -1,4 +1,4 @@
-"""What tracing may see of a value without making a guard that says so."""
+"""What tracing may see of tensors, captured values and functions beside their guards."""
 
 from __future__ import annotations
 
@@ -15,16 +15,6 @@ from torch._dynamo.source import AttrSource, ClosureSource, GetItemSource
 from torch._guards import Source
 
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_forward_hooks_always_called",
-)
-
-
 def value_key(value: Any) -> Hashable:
     try:
         return tensor_key(value) if isinstance(value, torch.Tensor) else lifted_key(value) or constant_key(value)
@@ -32,31 +22,15 @@ def value_key(value: Any) -> Hashable:
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
 
 
+def autograd_state(value: torch.Tensor) -> tuple[bool, bool, bool]:
+    """What the frame may change of a tensor without changing its metadata."""
+    return value.requires_grad, value.is_leaf, value.grad_fn is None
+
+
 def tensor_state(tracker: Any) -> Hashable:
     """What may be read of a tensor that is looked at, whether or not it becomes an operand."""
     value = tracker.proxy.node.meta.get("example_value")
-    return tracker.class_type, value_key(value), value.is_leaf, value.grad_fn is None
-
-
-def exact_key(value: Any) -> Hashable:
-    """Key of a plain constant, by type and bits; None for anything else."""
-    if type(value) in (bool, int, float, complex, str, bytes, type(None)):
-        return constant_key(value)
-    return None
-
-
-def appearance(value: Any) -> Hashable:
-    """What tracing may see of an object without a guard: class, own attributes, keys, hooks, absent parameters."""
-    own = getattr(value, "__dict__", None)
-    names = tuple(own) if own is not None and not isinstance(value, type) else None
-    if isinstance(value, (dict, set, frozenset)):
-        # In their order, of which there is no guard; a key that is no constant is the object it is.
-        return type(value), names, tuple(exact_key(key) or id(key) for key in list(value))
-    if not isinstance(value, torch.nn.Module):
-        return type(value), names
-    hooks = tuple(tuple(map(id, getattr(value, name, {}).values())) for name in _HOOKS)
-    parts = (value._parameters, value._buffers, value._modules)
-    return type(value), names, hooks, tuple(tuple((k, v is None) for k, v in part.items()) for part in parts)
+    return tracker.class_type, value_key(value), autograd_state(value)
 
 
 def cells_of(sources: Iterable[Source], resolve: Resolver) -> Iterator[Source]:
@@ -69,7 +43,8 @@ def cells_of(sources: Iterable[Source], resolve: Resolver) -> Iterator[Source]:
             value = resolve(source)
         except Exception:
             continue  # nothing there when the frame begins
-        if isinstance(value, types.MethodType):
+        kind = type(value)
+        if kind is types.MethodType:
             value, source = value.__func__, AttrSource(source, "__func__")
-        if isinstance(value, types.FunctionType):
+        if type(value) is types.FunctionType:
             yield from (GetItemSource(ClosureSource(source), i) for i in range(len(value.__closure__ or ())))

@@ -25,10 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.region_held import HeldConstant, Holding, Watch
 from torch._dynamo.region_listening import LISTENING, Listener
+from torch._dynamo.region_looks import autograd_state
+from torch._dynamo.region_transport import resolver
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.user_defined import InspectVariable
+from torch.utils._ordered_set import OrderedSet
 
 
 if TYPE_CHECKING:
@@ -58,8 +62,8 @@ class Observer:
 
     def __init__(self, tx: InstructionTranslatorBase) -> None:
         self.tx = tx
-        # Sources that the call asked for, through any door that knows a source.
-        self.sources: set[Source] = set()
+        # Sources that the call asked for, through any door that knows a source, in that order.
+        self.sources: OrderedSet[Source] = OrderedSet()
         # Sources that the call came by in another way than by an argument's tracker, and opaque objects it looked into.
         self.listener = Listener()
         # Trackers whose pending attributes or cells were read, but for those constants that are held back.
@@ -74,6 +78,8 @@ class Observer:
         self._known = list(tx.output.side_effects.id_to_variable.values())
         # tracker -> name -> what the frame had bound it to before the call
         self.before = {item: dict(stored) for item, stored in tx.output.side_effects.store_attr_mutations.items()}
+        # id of a tensor's tracker -> its autograd state before the call
+        self._autograd = {id(t): _autograd_state(t) for t in self._known if isinstance(t, TensorVariable)}
 
     def __enter__(self) -> Observer:
         output = self.tx.output
@@ -104,7 +110,7 @@ class Observer:
     def looks_aside(self) -> Iterator[None]:
         """What is read meanwhile is not what the call reads."""
         tracer = self.tx.output.current_tracer
-        sources, came_by, traced = set(self.sources), set(self.listener.came_by), tracer.traced_sources
+        sources, came_by, traced = OrderedSet(self.sources), set(self.listener.came_by), tracer.traced_sources
         tracer.traced_sources = type(traced)()
         try:
             yield
@@ -142,13 +148,22 @@ class Observer:
 
     def met_by_reuse(self, match: Match) -> None:
         """Takes over what a call that was stamped out inside this one would have met."""
-        condition = match.entry.condition
-        old = [s for s, *_ in (*condition.guards, *condition.objects, *condition.same)]
+        condition: Any = match.entry.condition
         paths = [p.element for p in condition.paths]
-        self.sources.update(map(match.fates.transport, [*old, *condition.distinct, *paths, *condition.indices]))
-        self.sources.update(condition.elsewhere.values())
+        self.sources.update(map(match.fates.transport, [*condition.sources, *paths, *condition.indices]))
+        self.sources.update(condition.unmoved.values())
         # What can never be changed is no pending state.
         self.read_pending += [t for t in condition.met if t.source is None and t.mutation_type is not None]
+
+    def changed_autograd_state(self, tracker: VariableTracker) -> bool:
+        """Whether the call changed that or how autograd records a tensor that it met."""
+        before = self._autograd.get(id(tracker))
+        if before is None and tracker.source is not None:
+            try:
+                before = autograd_state(resolver(self.tx)(tracker.source))
+            except Exception:
+                return False  # the frame made it: an argument, whose state is in the fingerprint
+        return before is not None and before != _autograd_state(tracker)
 
     def made_since(self) -> set[int]:
         """ids of the trackers of the objects that the call made."""
@@ -165,6 +180,11 @@ class Observer:
         cache = self.tx.output.variable_tracker_cache
         found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
         return found + self.read_pending + self.loaded
+
+
+def _autograd_state(tracker: Any) -> Any:
+    value = tracker.proxy.node.meta.get("example_value")
+    return None if value is None else autograd_state(value)
 
 
 def _stands_for(value: VariableTracker, other: VariableTracker | None) -> bool:

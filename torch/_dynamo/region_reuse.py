@@ -1,51 +1,49 @@
-"""Reuse of a traced region: saves what a trace depended on, and finds the entry that a new call may reuse.
+"""Finds the entry that a call of a region may be stamped out of: the objects that its read set leads to must be alike.
 
-``save`` turns a traced call into an entry, or says why it cannot.  ``find`` checks the entries with
-the same fingerprint (region_arguments.py) one by one: what stands behind the new arguments must
-pass every guard and be shaped and shared like what stood behind the old ones, and nothing that the
-traced call met may be changed in this frame.  See Note [A read set is everything behind the
-arguments] in region_reads.py for why that is complete.
+``find`` checks the entries with the same fingerprint (region_arguments.py) one by one.
+
+Note [Reuse is an isomorphism of objects]
+Let R be the sources that the traced call read, ``old(s)`` the object that stood at one of them, and ``new(s)`` the one
+at the transported source in the new call.  The call may be reused when
+
+- ``old(s) -> new(s)`` is one to one *by identity*: equal ones only to equal ones, distinct ones to distinct ones.  Only
+  plain constants (``region_objects.EXACT``) go by value; what kind of object it is, and whether Dynamo tracks it, is no
+  matter;
+- an object that the call met by a source that no argument leads to (a global, a cell, another layer's name for it) goes
+  to itself, as that source is the same in every call;
+- every fact holds of the image: each guard on the source (region_facts.py), what tracing sees without a guard
+  (``unguarded_state``, ``tensor_state``), and that the frame has changed none of it since.
+
+The guards of the new call follow from the same pass (``Fate``), by what Dynamo's builder does at each source: an object
+that the frame knows by another source gets an alias guard to it, and what is behind it is guarded there; any other gets
+the guards that the traced call has at that source, and is known to the frame by it from then on.  There is no list of
+kinds of objects here that could be incomplete.  Where kinds matter, a table has a decision for each: guards in
+region_facts.py, sources in region_steps.py, values in region_kinds.py; what has none is traced, and a test walks
+Dynamo's own lists.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.fx
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.region_arguments import Arguments, CannotReuse
-from torch._dynamo.region_boundary import value_storages
-from torch._dynamo.region_calls import RegionCall
-from torch._dynamo.region_effects import write_effects
-from torch._dynamo.region_held import Behind, Given, Held, Path, value_of
+from torch._dynamo.region_facts import OF_VALUES, GuardFact
+from torch._dynamo.region_held import Behind, Given, Path, value_of
 from torch._dynamo.region_identity import constant_key, lifted_key
-from torch._dynamo.region_legality import writes_memory_only
-from torch._dynamo.region_looks import appearance, cells_of, exact_key, tensor_state
-from torch._dynamo.region_operands import build_as_traced, inputs_from, name_of, operands_of, sharing, value_at
+from torch._dynamo.region_looks import tensor_state
+from torch._dynamo.region_objects import EXACT, unguarded_state
+from torch._dynamo.region_operands import build_as_traced, name_of, operands_of, value_at
 from torch._dynamo.region_outcomes import ReuseMissReason
-from torch._dynamo.region_reads import Observer, changed_among, come_by, pending, reachable, sources_held
-from torch._dynamo.region_results import RecipeWriter
+from torch._dynamo.region_reads import changed_among, pending
 from torch._dynamo.region_route import Route
-from torch._dynamo.region_transport import (
-    Fate,
-    Fates,
-    Place,
-    Resolver,
-    Transport,
-    bare,
-    has_identity,
-    resolver,
-    root_of,
-)
-from torch._dynamo.source import LocalCellSource
-from torch._dynamo.variables.functions import UserFunctionVariable
+from torch._dynamo.region_transport import Fate, Fates, Place, Resolver, Transport, bare, resolver, root_of
 from torch._dynamo.variables.misc import CellVariable
-from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
+from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
 
@@ -54,273 +52,14 @@ if TYPE_CHECKING:
     from torch._dynamo.variables.base import VariableTracker
 
 
-Node = torch.fx.Node
-
-# What a guard's maker may be bound to and still mean the same for another source.
-_PLAIN = (str, int, bool, type(None), type, Source)
-# Guards that can be made of any value.
-_OF_VALUES = ("CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "ID_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
-
-
 class Match(NamedTuple):
     """An entry that a call may reuse, and what the check has found for it."""
 
     entry: InvokeSubgraphReuseEntry
     fates: Fates
+    # What is known of each stop of the entry's route.
+    places: list[Place]
     operands: list[Any]  # proxies
-
-
-def save(
-    tx: InstructionTranslatorBase,
-    arguments: Arguments,
-    observer: Observer,
-    call: RegionCall,
-    result: VariableTracker,
-) -> InvokeSubgraphReuseEntry:
-    """The entry of a call that was just traced.
-
-    Raises CannotReuse when no later call may be stamped out of it.
-    """
-    writer = RecipeWriter(tx, arguments, call.nodes, observer.holding)
-    existing = _changed(arguments, observer)
-    effects = write_effects(tx, observer, existing, writer)
-    untouched = _untouched(arguments, observer)
-    _check_pending(tx, observer, existing, untouched)
-    if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
-        raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
-    writes = _writes(tx, call, writer.outside)
-    recipe = writer.write_result(result)
-    inputs = inputs_from(tx, arguments, call.operands)
-    condition = _condition(tx, arguments, observer, existing, untouched)
-    entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
-    return entry(call, condition, inputs, sharing(call.operands), writer.results, recipe, effects, writes)
-
-
-def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) -> list[int]:
-    """Numbers of the operands in whose memory the call writes.
-
-    Raises CannotReuse when a write may change more of a tensor than its memory: its shape, or that autograd records it.
-    """
-    written: set[int] = set()
-    for node in call.nodes:
-        for operand in tx.output.region_tracker.written_operands(node):
-            found = outside.intersection(value_storages(operand.meta.get("example_value")))
-            if found and not writes_memory_only(node):
-                raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node} writes to {operand}")
-            written |= found
-    places = []
-    for place, node in enumerate(call.operands):
-        value = node.meta.get("example_value")
-        if not written.intersection(value_storages(value)):
-            continue
-        if value.requires_grad:
-            raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node}, which requires grad")
-        places.append(place)
-    return places
-
-
-def _changed(arguments: Arguments, observer: Observer) -> list[VariableTracker]:
-    """Trackers of the objects that the call changed but did not make."""
-    given = {id(leaf.tracker) for leaf in arguments.leaves}
-    changed = dict.fromkeys(observer.changed)
-    return [t for t in changed if t.source is not None or id(t) in given or _existing(t)]
-
-
-def _untouched(arguments: Arguments, observer: Observer) -> set[Source]:
-    """Elements of indexed containers that the call did not come by, neither through the container nor by another way.
-
-    Raises CannotReuse when it came by the element that it indexed by another way too.
-    """
-    holding = observer.holding
-    others = [s for leaf in arguments.leaves for s in leaf.sources]
-    others += sources_held(observer.loaded + observer.read_pending)
-    for path in holding.paths:
-        if path.seen.is_realized() or any(root_of(s, (path.element,)) for s in others):
-            raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, path.element.name)
-    return holding.untouched - {root_of(s, holding.untouched) for s in (*others, *observer.looked_at())}
-
-
-def _check_pending(
-    tx: InstructionTranslatorBase, observer: Observer, existing: list[VariableTracker], untouched: set[Source]
-) -> None:
-    made = observer.made_since()
-    if old := next((t for t in observer.read_pending if id(t) not in made), None):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
-    # What the call itself has changed is as it was before, if it was not changed then.
-    now = {id(tracker) for tracker in existing if tracker not in observer.before}
-    met = (t for t in reachable(observer.met()) if not _is_under(t, untouched))
-    if old := changed_among(tx, met, now):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
-
-
-def _existing(tracker: VariableTracker) -> bool:
-    return tracker.mutation_type is not None and tracker.mutation_type.scope == 0
-
-
-def _condition(
-    tx: InstructionTranslatorBase,
-    arguments: Arguments,
-    observer: Observer,
-    changed: list[VariableTracker],
-    untouched: set[Source],
-) -> InvokeSubgraphReuseCondition:
-    holding = observer.holding
-    leaf_sources = [leaf.sources for leaf in arguments.leaves]
-    roots = {s for sources in leaf_sources for s in sources}.union(path.element for path in holding.paths)
-
-    ends = roots | untouched
-
-    def is_behind(source: Source) -> bool:
-        return root_of(source, ends) in roots
-
-    for leaf in arguments.leaves:
-        if issubclass(type(leaf.tracker), Held):
-            continue  # what was looked at of it is pinned
-        source = leaf.tracker.unwrap().source
-        behind_it = source is not None and any(root_of(s, (bare(source),)) for s in leaf.sources)
-        if source is not None and not behind_it:
-            # Sources behind it begin with one that the fingerprint of another call does not show.
-            raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")
-    resolve = resolver(tx)
-    known = tx.output.guards.source_to_guards
-    trackers = tx.output.variable_tracker_cache
-    free = (holding.indices - observer.sources) | _lifted(observer, resolve)
-    indices = {s: [g.create_fn for g in known[s]] for s in free if is_behind(s)}
-    behind = dict.fromkeys(s for s in known if known[s] and is_behind(s) and s not in indices)
-    guards = [_guard(guard, resolve) for s in behind for guard in known[s]]
-    # In the order in which tracing met them: calls that are stamped out make the inputs of the graph in this order, and
-    # the order of a set of sources is another one in each process.
-    looked_at = sorted((s for s in observer.looked_at() if is_behind(s)), key=operator.attrgetter("name"))
-    met = list(dict.fromkeys((*behind, *looked_at)))
-    # A function among the arguments is compared by identity, and so are its cells.
-    functions = (leaf.sources for leaf in arguments.leaves if type(leaf.tracker.unwrap()) is UserFunctionVariable)
-    same_ones = set(itertools.chain.from_iterable(functions))
-    cells = list(cells_of((s for s in met if root_of(s, ends) not in same_ones), resolve))
-    _check_cells(tx, observer, changed, {id(resolve(cell)) for cell in cells})
-    met = list(dict.fromkeys((*met, *cells)))
-    elsewhere = _elsewhere(observer, roots, resolve)
-    objects, distinct, same = _objects(tx, met, elsewhere, resolve)
-    tensors = []
-    for source in met:
-        tracker = dict.get(trackers, source)
-        seen = tracker.unwrap() if tracker is not None and tracker.is_realized() else None
-        if isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
-            raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
-        if isinstance(seen, TensorVariable):
-            tensors.append((source, tensor_state(seen)))
-    # A held argument has no sources.
-    fixed = come_by(observer, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
-    # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
-    own = {id(t) for t in changed if t.source is not None and is_behind(t.source)}
-    condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
-    return condition(
-        leaf_sources,
-        [g for g in guards if g is not None],
-        objects,
-        distinct,
-        same,
-        elsewhere,
-        tensors,
-        holding.pins,
-        holding.paths,
-        indices,
-        # What they hold is looked up now: what a container holds later on, without being changed, was not met.
-        [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own and not _is_under(t, untouched)],
-        fixed.intersection(s for sources in leaf_sources for s in sources),
-        sorted(filter(is_behind, tx.output.guard_on_key_order), key=operator.attrgetter("name")),
-        None,
-    )
-
-
-def _check_cells(
-    tx: InstructionTranslatorBase, observer: Observer, changed: list[VariableTracker], behind: set[int]
-) -> None:
-    """Raises CannotReuse when the call met new contents of a cell behind an argument: another call has its own cell."""
-    known = tx.output.side_effects.id_to_variable
-    own = {id(known[i]) for i in behind if i in known}
-    if cell := next((b.where for b in observer.holding.bound if id(b.where) in own), None):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, f"a {type(cell).__name__}")
-    if cell := next((t for t in changed if id(t) in own), None):
-        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(cell).__name__} behind an argument")
-
-
-def _lifted(observer: Observer, resolve: Resolver) -> set[Source]:
-    """Sources of opaque objects that are lifted where an operator takes them, and that the call has not looked into."""
-    found = set()
-    for source in observer.looked_at():
-        try:
-            if source not in observer.listener.opened and lifted_key(resolve(source)):
-                found.add(source)
-        except Exception:
-            continue  # nothing there when the frame begins
-    return found
-
-
-def _is_under(tracker: VariableTracker, sources: set[Source]) -> bool:
-    return tracker.source is not None and root_of(tracker.source, sources) is not None
-
-
-def _elsewhere(observer: Observer, roots: set[Source], resolve: Resolver) -> dict[int, Source]:
-    """Objects that the call met at sources that no argument leads to, by id: they are the same in every call."""
-    found: dict[int, Source] = {}
-    for source in dict.fromkeys((*observer.looked_at(), *sources_held(observer.met()))):
-        if root_of(source, roots):
-            continue
-        try:
-            value = resolve(source)
-        except Exception:
-            continue  # not there when the frame begins
-        if has_identity(value):
-            found.setdefault(id(value), source)
-    return found
-
-
-def _guard(guard: Any, resolve: Resolver) -> tuple[Any, Any, Any, Any] | None:
-    kind = guard.create_fn_name()
-    if kind in ("TENSOR_MATCH", "DUPLICATE_INPUT"):
-        return None  # made again where the tensor is; compared as identity, for all objects
-    check = dynamo_guards.GUARD_VALUE_DISPATCH.get(kind)
-    if check is dynamo_guards.SKIP_GUARD:
-        return None  # about the global state, not about the source
-    source = guard.originating_source
-    bound = guard.create_fn.keywords.values() if isinstance(guard.create_fn, functools.partial) else ()
-    if not isinstance(check, dynamo_guards.GuardCheckSpec) or not all(isinstance(v, _PLAIN) for v in bound):
-        raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}")
-    try:
-        value = resolve(source)
-        return source, check, (check.get_metadata_fn(guard, value), exact_key(value)), guard.create_fn
-    except Exception as e:
-        raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}: {e}") from None
-
-
-def _objects(
-    tx: InstructionTranslatorBase, met: list[Source], elsewhere: dict[int, Source], resolve: Resolver
-) -> tuple[list[Any], list[Source], list[tuple[Source, Source]]]:
-    """What objects at ``met`` look like, which are different ones, and which are one."""
-    objects: list[Any] = []
-    first: dict[int, Source] = {}
-    same: list[tuple[Source, Source]] = []
-    trackers = tx.output.side_effects.id_to_variable
-    for source in sorted(met, key=lambda s: s.name):
-        try:
-            value = resolve(source)
-        except Exception:
-            continue  # nothing there, or nothing that stands still: a guard says so, if it mattered
-        if isinstance(value, (torch.nn.Module, dict, set, frozenset)) or type(value).__module__ != "builtins":
-            objects.append((source, appearance(value)))
-        if not has_identity(value):
-            continue
-        if (other := elsewhere.get(id(value))) is not None:
-            same.append((source, other))
-            continue
-        owner = trackers.get(id(value))
-        if owner is not None and type(owner.source) is LocalCellSource:
-            raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{source.name}, a cell of the frame")
-        if owner is not None and owner.source is not None and owner.source.name != source.name:
-            same.append((source, owner.source))
-        elif (one := first.setdefault(id(value), source)).name != source.name:
-            same.append((source, one))
-    return objects, list(first.values()), same
 
 
 def find(
@@ -334,11 +73,12 @@ def find(
             transport = _transport(arguments, entry.condition)
             _check_held(tx, arguments, entry, transport, resolve)
             fates = Fates(tx, transport, resolve)
+            places = _follow(entry.condition, fates)
             if entry.call.key is None:
-                _check(tx, arguments, entry, fates)
+                _check(tx, arguments, entry, places, fates)
             else:
-                _check_kinds(entry.condition, fates)
-            return Match(entry, fates, operands_of(tx, arguments, entry, fates))
+                _check_alike(entry.condition, places, fates)
+            return Match(entry, fates, places, operands_of(tx, arguments, entry, fates))
         except CannotReuse as e:
             why = e
     return why
@@ -390,54 +130,93 @@ def _check_held(
 class _Checks:
     """What an entry's condition says of the stops of one route."""
 
-    def __init__(self, condition: InvokeSubgraphReuseCondition, resolve: Resolver) -> None:
-        paths: list[Path] = condition.paths  # type: ignore[attr-defined]
+    def __init__(self, condition: Any, resolve: Resolver) -> None:
+        paths: list[Path] = condition.paths
         roots = {s for sources in condition.leaf_sources for s in sources}.union(p.element for p in paths)
         self.route = Route(roots, resolve)
         number = self.route.number
-        guards: list[Any] = condition.guards
-        self.guards = [
-            (number(source), [(check.eval_fn, *expected) for _, check, expected, _ in of_source])
-            for source, of_source in itertools.groupby(guards, operator.itemgetter(0))
+        facts: list[GuardFact] = condition.facts
+        by_source = {s: list(of_source) for s, of_source in itertools.groupby(facts, operator.attrgetter("source"))}
+        # (stop, facts)
+        self.facts = [(number(source), of_source) for source, of_source in by_source.items()]
+        self.states = [(number(source), state) for source, state in condition.states]
+        makers = {s: [fact.make for fact in of_source] for s, of_source in by_source.items()}
+        makers.update(condition.indices)
+        # (stop, makers of the guards that the traced call has there, whether the frame tracks what stands there)
+        self.installs = [
+            (n := number(source), makers.get(source, ()), id(self.route.stops[n].old) in condition.tracked)
+            for source in dict.fromkeys((*condition.sources, *condition.indices))
         ]
-        self.objects = [(number(source), looks) for source, looks in condition.objects]
-        self.distinct = [number(source) for source in condition.distinct]
-        self.same = [(number(one), number(other)) for one, other in condition.same]
+        # Stops of one object each: of those that stay the same, and of the others; then (stop, stop in one of these
+        # lists) for further stops of an object.
+        self.unmoved: list[int] = []
+        self.distinct: list[int] = []
+        self.same: list[tuple[int, int]] = []
+        for i, stops in self.route.objects().items():
+            # The one by which the traced call knows the object: what it learned of it is behind that.
+            owner = condition.tracked.get(i)
+            own = (s for s in stops if owner is not None and bare(self.route.stops[s].source) == bare(owner))
+            first = next(own, stops[0])
+            (self.unmoved if i in condition.unmoved else self.distinct).append(first)
+            # A module has a source of its own kind besides once Dynamo has looked at it: one name, and one object.
+            way = bare(self.route.stops[first].source)
+            self.same += [(stop, first) for stop in stops if bare(self.route.stops[stop].source) != way]
+        self.aliases = dict(self.same)
 
 
-def _check(tx: InstructionTranslatorBase, arguments: Arguments, entry: InvokeSubgraphReuseEntry, fates: Fates) -> None:
-    condition: Any = entry.condition
-    if changed := changed_among(tx, condition.met):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
-    checks = condition.checks = condition.checks or _Checks(condition, fates.resolve)
+def _follow(condition: Any, fates: Fates) -> list[Place]:
+    """What is known in this call of each stop of the entry's route.  Raises CannotReuse when there is nothing at
+    one."""
+    condition.checks = condition.checks or _Checks(condition, fates.resolve)
     try:
-        places = checks.route.follow(fates)
+        places: list[Place] = condition.checks.route.follow(fates)
     except Exception as e:
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{type(e).__name__}: {e}") from None
-    _check_guards(checks, places, fates)
-    _check_identities(checks, places, condition.elsewhere, fates)
-    own = {id(places[i].value) for i in checks.distinct}
+    return places
+
+
+def _check(
+    tx: InstructionTranslatorBase,
+    arguments: Arguments,
+    entry: InvokeSubgraphReuseEntry,
+    places: list[Place],
+    fates: Fates,
+) -> None:
+    """Raises CannotReuse unless the objects of the call are alike to those of the traced one."""
+    condition: Any = entry.condition
+    checks: _Checks = condition.checks
+    _check_unchanged(tx, condition)
+    _check_facts(checks, places, fates)
+    _check_identities(checks, places, condition.unmoved, fates)
+    objects = {id(places[i].value) for i in checks.distinct}
     for held in arguments.lists if entry.effects else ():
         # The call appends to it: it must be none of those that it looks at by another way.
         value = held.real(tx)
-        if value is not None and (id(value) in own or id(value) in condition.elsewhere):
+        if value is not None and (id(value) in objects or id(value) in condition.unmoved):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
-    own.update(id(places[i].value) for i, _ in checks.same)
     trackers = tx.output.side_effects.id_to_variable
-    known = [trackers[i] for i in own if i in trackers]
+    known = [tracker for i in objects if (tracker := trackers.get(i)) is not None]
     if changed := pending(tx, known) or next((t for t in known if _is_new_in(tx, t)), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_built(tx, condition, fates)
 
 
-def _check_kinds(condition: InvokeSubgraphReuseCondition, fates: Fates) -> None:
+def _check_alike(condition: Any, places: list[Place], fates: Fates) -> None:
     """Whether the guards of a call can be made for one that is like it, as the user says."""
-    guards: list[Any] = condition.guards
-    for source, check, (expected, _), make in guards:
-        value = value_at(fates.value, source)
-        kind = getattr(make, "func", make).__name__
-        if kind not in _OF_VALUES and not check.eval_fn(value, expected):
-            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{kind} on {fates.transport(source).name}")
+    for i, facts in condition.checks.facts:
+        for fact in facts:
+            if fact.kind not in OF_VALUES and not fact.holds(places[i].value):
+                name = fates.transport(places[i].source).name
+                raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fact.kind} on {name}")
+
+
+def _check_unchanged(tx: InstructionTranslatorBase, condition: Any) -> None:
+    """Whether what the traced call met is as it was then."""
+    if changed := changed_among(tx, condition.met):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
+    for tracker, state in condition.unmoved_tensors:
+        if tensor_state(tracker) != state:
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
 
 
 def _is_new_in(tx: InstructionTranslatorBase, tracker: VariableTracker) -> bool:
@@ -445,18 +224,23 @@ def _is_new_in(tx: InstructionTranslatorBase, tracker: VariableTracker) -> bool:
     return isinstance(tracker, CellVariable) and tx.output.side_effects.is_modified(tracker)
 
 
-def _check_guards(checks: _Checks, places: list[Place], fates: Fates) -> None:
-    for i, of_source in checks.guards:
+def _shown(value: Any) -> str:
+    """What messages say of a value.  The program's own __repr__ is not run for that."""
+    return f"{value!r:.80}" if type(value) in EXACT else f"a {type(value).__name__}"
+
+
+def _check_facts(checks: _Checks, places: list[Place], fates: Fates) -> None:
+    for i, facts in checks.facts:
         place = places[i]
-        if not place.same:
-            value = place.value
-            for evaluate, expected, exact in of_source:
-                if not evaluate(value, expected) or exact_key(value) != exact:
-                    new = fates.transport(place.source).name
-                    raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{new} is {value!r:.80}, not {expected!r:.80}")
-    for i, looks in checks.objects:
+        if place.same:
+            continue
+        for fact in facts:
+            if not fact.holds(place.value):
+                name, seen, old = fates.transport(place.source).name, _shown(place.value), _shown(fact.value)
+                raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fact.kind} on {name}: {seen}, not {old}")
+    for i, state in checks.states:
         place = places[i]
-        if not place.same and appearance(place.value) != looks:
+        if not place.same and unguarded_state(place.value) != state:
             raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, fates.transport(place.source).name)
 
 
@@ -465,17 +249,15 @@ def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCo
 
     The trackers are those that tracing the call would build, with their guards and their history of dynamic sizes.
     """
-    tensors: list[Any] = condition.tensors  # type: ignore[attr-defined]
-    for source, state in tensors:
-        if _differs(fates, source):
+    found: Any = condition
+    for source, state in found.tensors:
+        if not fates.look(source).same:
             tracker = build_as_traced(tx, fates, source).unwrap()
             if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
                 raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, fates.transport(source).name)
-    guards: list[Any] = condition.guards
-    for source, _, (_, exact), make in guards:
-        own = exact is not None and _makes_constant(make) and fates(source) is Fate.OWN
-        if own and type(fates.value(source)) in (int, float):
-            _check_constant(tx, fates, source)
+    for fact in found.facts:
+        if fact.makes_constant and type(fact.value) in (int, float) and fates(fact.source) is Fate.OWN:
+            _check_constant(tx, fates, fact.source)
     for source in condition.indices:
         if fates(source) is Fate.OWN and not lifted_key(fates.value(source)):
             _check_constant(tx, fates, source)
@@ -486,22 +268,10 @@ def _check_constant(tx: InstructionTranslatorBase, fates: Fates, source: Source)
         raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, fates.transport(source).name)
 
 
-def _makes_constant(make: Any) -> bool:
-    return getattr(make, "__name__", "") in ("CONSTANT_MATCH", "EQUALS_MATCH")
-
-
-def _differs(fates: Fates, source: Source) -> bool:
-    """Whether there may be something else at ``source`` in this call."""
-    try:
-        return fates.may_differ(source)
-    except Exception as e:
-        raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fates.transport(source).name}: {e}") from None
-
-
 def void_maker() -> Any:
     """The maker of guards of which Dynamo makes none, as it is configured: that a module has no hooks.
 
-    Nearly half of what is noted of a call is of this kind.  Reuse compares hooks by ``appearance``.
+    Nearly half of what is noted of a call is of this kind.  Reuse compares hooks by ``unguarded_state``.
     """
     skipped = torch._dynamo.config.skip_nnmodule_hook_guards
     return dynamo_guards.GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT if skipped else None
@@ -509,33 +279,41 @@ def void_maker() -> Any:
 
 def transported_guards(match: Match) -> list[tuple[Source, Any]]:
     """The guards that tracing the call would install, and that say something: source and maker of each."""
-    fates, condition = match.fates, match.entry.condition
-    found = []
+    fates, places = match.fates, match.places
+    checks: _Checks = match.entry.condition.checks
     void = void_maker()
-    indices = ((source, make) for source, makers in condition.indices.items() for make in makers)
-    for source, make in (*((source, make) for source, _, _, make in condition.guards), *indices):
-        if make is void:
+    found: list[tuple[Source, Any]] = []
+    for stop, makers, tracked in checks.installs:
+        place = places[stop]
+        if place.fate is Fate.UNCHANGED or place.fate is Fate.IN_CLASS:
             continue
-        place = fates.look(source)
-        fate = place.fate
-        if fate is Fate.OWN:
-            found.append((fates.transport.of(place), make))
-        elif fate is Fate.KNOWN:
-            new, known = fates.transport.of(place), fates.known(fates.value(source))
-            if known is not None:
-                make = dynamo_guards.make_dupe_guard(new, known)
-            if make is not None:
-                found.append((new, make))
-        elif fate is Fate.BEHIND_KNOWN and (behind := fates.behind_known(source)) != source:
-            found.append((behind, make))
-    for one, other in condition.same:
-        new = fates.transport(one)
-        if (
-            fates(one) in (Fate.OWN, Fate.KNOWN)
-            and (make := dynamo_guards.make_dupe_guard(new, fates.transport(other))) is not None
-        ):
-            found.append((new, make))
-    return found
+        if place.fate is Fate.KNOWN:
+            new, known = fates.transport.of(place), fates.known(place.value)
+            found.append((new, dynamo_guards.make_dupe_guard(new, known)))
+            continue
+        if place.fate is Fate.OWN and tracked and (first := checks.aliases.get(stop)) is not None:
+            new = fates.transport.of(place)
+            found.append((new, dynamo_guards.make_dupe_guard(new, fates.transport.of(places[first]))))
+        if makers:
+            new = fates.transport.of(place) if place.fate is Fate.OWN else fates.behind_known(place.source)
+            if new is not place.source:
+                found += [(new, make) for make in makers if make is not void and not fates.is_absent(place, make)]
+    return [(source, make) for source, make in found if make is not None]
+
+
+def keep_class_lookups(match: Match) -> None:
+    """Notes the lookups in classes that tracing the call would have been the first to make, as Dynamo does."""
+    for stop, makers, _ in match.entry.condition.checks.installs:
+        place = match.places[stop]
+        if place.fate is Fate.OWN:
+            match.fates.keep_class_lookup(place, makers)
+
+
+def to_be_tracked(match: Match) -> list[Place]:
+    """Where the objects stand that tracing the call would track, and that the frame does not know yet."""
+    checks: _Checks = match.entry.condition.checks
+    places = (match.places[stop] for stop, _, tracked in checks.installs if tracked and stop not in checks.aliases)
+    return [place for place in places if place.fate is Fate.OWN]
 
 
 def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) -> Transport:
@@ -561,21 +339,23 @@ def _transport(arguments: Arguments, condition: InvokeSubgraphReuseCondition) ->
     return Transport(roots)
 
 
-def _needs_source(condition: InvokeSubgraphReuseCondition, root: Source) -> bool:
+def _needs_source(condition: Any, root: Source) -> bool:
     """Whether more is known of an argument with the source ``root`` than what the fingerprint holds."""
-    guards: list[Any] = condition.guards
-    exact = [g[0] for g in guards] + [s for pair in condition.same for s in pair] + list(condition.elsewhere.values())
-    if root in exact:
+    if any(fact.source == root for fact in condition.facts) or root in condition.ties:
         return True
-    behind = exact + [o[0] for o in condition.objects] + condition.distinct
-    return any(s != root and root_of(s, (root,)) for s in behind)
+    return any(s != root and root_of(s, (root,)) for s in (*condition.sources, *condition.unmoved.values()))
 
 
-def _check_identities(checks: _Checks, places: list[Place], elsewhere: dict[int, Source], fates: Fates) -> None:
+def _check_identities(checks: _Checks, places: list[Place], unmoved: dict[int, Source], fates: Fates) -> None:
+    """Whether equal objects went to equal ones only, distinct ones to distinct ones, and unmoved ones to themselves."""
+    stops = checks.route.stops
+    for i in checks.unmoved:
+        if places[i].value is not stops[i].old:
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, fates.transport(places[i].source).name)
     seen: set[int] = set()
     for i in checks.distinct:
         value = id(places[i].value)
-        if value in seen or value in elsewhere:
+        if value in seen or value in unmoved:
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, fates.transport(places[i].source).name)
         seen.add(value)
     for i, j in checks.same:

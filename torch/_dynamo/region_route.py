@@ -10,18 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from torch._dynamo.region_transport import (
-    UNKNOWN,
-    Fate,
-    Fates,
-    Place,
-    Resolver,
-    Step,
-    attribute_of,
-    has_identity,
-    item_of,
-    step_of,
-)
+from torch._dynamo.region_objects import EXACT, attribute_of, item_of
+from torch._dynamo.region_steps import Step, step_of
+from torch._dynamo.region_transport import UNKNOWN, Fates, Place, Resolver
 from torch._guards import ChainedSource, Source
 
 
@@ -36,8 +27,6 @@ class Stop(NamedTuple):
     key: Any
     # What stood there in the traced call.
     old: Any
-    # Whether it matters which of several equal objects that is.
-    by_identity: bool
 
 
 class Route:
@@ -47,12 +36,15 @@ class Route:
         """``roots`` are the sources of arguments, which are others in another call."""
         self._roots = set(roots)
         self._resolve = resolve
-        self._stops: list[Stop] = []
+        self.stops: list[Stop] = []
         # source -> its number
         self._numbers: dict[Source, int] = {}
 
     def number(self, source: Source) -> int:
-        """The number of the stop at ``source``, which is added with all that it is behind if it is new."""
+        """The number of the stop at ``source``, which is added with all that it is behind if it is new.
+
+        Raises NoStep.
+        """
         known = self._numbers.get(source)
         if known is not None:
             return known
@@ -64,15 +56,23 @@ class Route:
             old = self._resolve(source)
         except Exception:
             step, old = Step.OTHER, UNKNOWN  # nothing there: whoever asks for it will be told
-        number = self._numbers[source] = len(self._stops)
-        self._stops.append(Stop(source, step, base, key, old, has_identity(old)))
+        number = self._numbers[source] = len(self.stops)
+        self.stops.append(Stop(source, step, base, key, old))
         return number
+
+    def objects(self) -> dict[int, list[int]]:
+        """id of each object on the way that is known by identity -> numbers of its stops."""
+        found: dict[int, list[int]] = {}
+        for number, stop in enumerate(self.stops):
+            if stop.old is not UNKNOWN and type(stop.old) not in EXACT:
+                found.setdefault(id(stop.old), []).append(number)
+        return found
 
     def follow(self, fates: Fates) -> list[Place]:
         """What is known of each stop in the call of ``fates``.  Raises what following a source raises."""
         places: list[Place] = []
-        for source, step, base, key, old, by_identity in self._stops:
-            if step is Step.OTHER or (step is Step.UNUSUAL and not places[base].same):
+        for source, step, base, key, old in self.stops:
+            if step is Step.OTHER or (step is Step.EVALUATED and not places[base].same):
                 place = fates.look(source)
                 if not place.moves and old is not UNKNOWN:
                     place.value = old
@@ -81,16 +81,14 @@ class Route:
             above = places[base]
             place = fates.transport.take(source, above.moves)
             places.append(place)
-            if above.same:  # it is what it was, and so is what is behind it
-                place.value, place.same = old, True
-                place.fate = Fate.BEHIND_KNOWN if above.moves else Fate.UNCHANGED
-                continue
-            if step is Step.ATTRIBUTE:
+            if above.same:  # the objects that the program has are not changed while the frame is traced
+                value = old
+            elif step is Step.ATTRIBUTE:
                 value = attribute_of(above.value, key)
             elif step is Step.ITEM:
                 value = item_of(above.value, key)
             else:
                 value = above.value
             place.value = value
-            fates.settle(place, above, value is old and by_identity)
+            fates.settle(place, above, value is old)
         return places

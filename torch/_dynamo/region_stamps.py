@@ -21,7 +21,8 @@ from torch._dynamo.region_boundary import GraphView, inputs_of
 from torch._dynamo.region_effects import carry_out
 from torch._dynamo.region_outlining import call_meta
 from torch._dynamo.region_results import Maker, value_like
-from torch._dynamo.region_reuse import Match, transported_guards
+from torch._dynamo.region_reuse import Match, keep_class_lookups, to_be_tracked, transported_guards
+from torch._dynamo.region_tracking import track_later
 from torch._guards import Guard, Source, TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
@@ -97,7 +98,8 @@ def _result(tx: InstructionTranslatorBase, call: Any, index: int, value: torch.T
 def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     """Installs the guards that tracing the call would have installed."""
     guards = transported_guards(match)
-    match.fates.remember(match.entry.condition.distinct)
+    track_later(tx, match.fates, to_be_tracked(match))
+    keep_class_lookups(match)
     ordered: list[Source] = match.entry.condition.ordered  # type: ignore[attr-defined]
     tx.output.guard_on_key_order.update(map(match.fates.transport, ordered))
     # One stack for all: walking it costs more than a guard does.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import enum
 import functools
-import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
+from torch._dynamo.region_objects import attribute_of, item_of, keys_of
+from torch._dynamo.region_steps import Step, source_parts, step_of
 from torch._dynamo.source import (
     AttrSource,
     DictGetItemSource,
     DictSubclassGetItemSource,
-    GetItemSource,
     LocalSource,
     NNModuleSource,
-    ParamBufferSource,
+    NonSerializableSetGetItemSource,
+    TypeDictSource,
     UnspecializedBuiltinNNModuleSource,
     UnspecializedNNModuleSource,
     UnspecializedParamBufferSource,
@@ -66,7 +65,7 @@ class Place:
         # What stands there in this call.
         self.value = UNKNOWN
         self.fate: Fate | None = None
-        # Whether the earlier call found the very same object.
+        # Whether the earlier call found the very same object there: then all that it learned of it holds.
         self.same = False
         # What was built of it.
         self.tracker: VariableTracker | None = None
@@ -96,7 +95,7 @@ class Transport:
             elif type(source) in _PLAIN:
                 place.new = _behind(source, self(source.base))
             else:
-                parts = {name: self(part) for name, part in _parts(source).items()}
+                parts = {name: self(part) for name, part in source_parts(source).items()}
                 place.new = dataclasses.replace(source, **parts)
         return place.new
 
@@ -109,7 +108,7 @@ class Transport:
             elif type(source) in _BASE_ALONE:
                 moves = self.place(source.base).moves  # type: ignore[attr-defined]
             else:
-                moves = any(self.place(part).moves for part in _parts(source).values())
+                moves = any(self.place(part).moves for part in source_parts(source).values())
             place = self._places[id(source)] = Place(source, root, moves)
         return place
 
@@ -126,15 +125,6 @@ class Transport:
             self._roots[old] = new
             self._places.clear()
         return self._roots[old] == new
-
-
-def _parts(source: Source) -> dict[str, Source]:
-    """The sources that ``source`` is made of: its base, and maybe others, as the key of a dict."""
-    if not isinstance(source, ChainedSource):
-        return {}
-    kind: Any = type(source)
-    found = ((name, getattr(source, name)) for name in _field_names(kind))
-    return {name: part for name, part in found if isinstance(part, Source)}
 
 
 # Most sources are of these kinds.
@@ -195,6 +185,8 @@ class Resolver:
     def _find(self, source: Any) -> Any:
         if type(source) is LocalSource:
             return self._globals["L"][source.local_name]
+        if isinstance(source, NonSerializableSetGetItemSource):
+            return keys_of(self(source.base))[source.index]
         if isinstance(source, (DictGetItemSource, DictSubclassGetItemSource)):
             return item_of(self(source.base), self(source.index) if isinstance(source.index, Source) else source.index)
         if isinstance(source, ChainedSource):
@@ -202,37 +194,10 @@ class Resolver:
         return source.get_value(self._globals, {}, self._values)
 
 
-class Step(enum.Enum):
-    """How a source comes of its base."""
-
-    ATTRIBUTE = enum.auto()
-    ITEM = enum.auto()
-    SAME = enum.auto()  # another name for the same thing
-    UNUSUAL = enum.auto()  # of its base alone
-    OTHER = enum.auto()
-
-
-_ATTRIBUTES = (AttrSource, ParamBufferSource, UnspecializedParamBufferSource)
-
-
-def step_of(source: Any) -> tuple[Step, Any]:
-    """How ``source`` comes of its base, and by which name or index."""
-    kind = type(source)
-    if kind in _ATTRIBUTES:
-        return Step.ATTRIBUTE, source.member
-    if kind is DictGetItemSource and not isinstance(source.index, Source):
-        return Step.ITEM, source.index
-    if kind is GetItemSource and not source.index_is_slice:
-        return Step.ITEM, source.index
-    if isinstance(source, NNModuleSource):
-        return Step.SAME, None
-    return (Step.UNUSUAL if list(_parts(source)) == ["base"] else Step.OTHER), None
-
-
 def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
     """What stands at a source of a common kind, given what stands at its base; ``UNKNOWN`` for other kinds."""
     step, key = step_of(source)
-    if step in (Step.UNUSUAL, Step.OTHER):
+    if step in (Step.EVALUATED, Step.OTHER):
         return UNKNOWN
     value = at(source.base)
     if step is Step.ATTRIBUTE:
@@ -240,44 +205,13 @@ def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
     return item_of(value, key) if step is Step.ITEM else value
 
 
-def attribute_of(value: Any, name: str) -> Any:
-    """As getattr, without running code of the user's: a property, or a ``__getattr__`` that counts.
-
-    Raises AttributeError where that would be needed: what is found so has no source of this kind.
-    """
-    kind = type(value)
-    if issubclass(kind, type):
-        return getattr(value, name)
-    own = getattr(value, "__dict__", {})
-    if name in own:
-        return own[name]
-    for part in ("_parameters", "_buffers", "_modules") if isinstance(value, torch.nn.Module) else ():
-        if name in (held := own.get(part, ())):
-            return held[name]
-    found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), UNKNOWN)
-    runs = getattr(kind, "__getattr__", None) if found is UNKNOWN else getattr(type(found), "__get__", None)
-    of_users = isinstance(runs, types.FunctionType) and runs is not torch.nn.Module.__getattr__
-    if of_users or isinstance(found, property):
-        raise AttributeError(f"{kind.__name__} finds {name} by code of its own")
-    return getattr(value, name)
-
-
-def item_of(value: Any, key: Any) -> Any:
-    """What ``value`` holds at ``key``.  To look is not to change: a defaultdict adds what it is asked for."""
-    if not isinstance(value, dict):
-        return value[key]
-    found = dict.get(value, key, UNKNOWN)
-    if found is UNKNOWN:
-        raise KeyError(key)
-    return found
-
-
 class Fate(enum.Enum):
-    """What tracing a call makes of a source that is another than in the earlier call."""
+    """What tracing a call makes of a source of the earlier one."""
 
     UNCHANGED = enum.auto()  # it is the same source
-    OWN = enum.auto()  # it is looked at, and guarded
-    KNOWN = enum.auto()  # its object is known by another source: guarded to be that object
+    OWN = enum.auto()  # its object is new to the frame: it is guarded here, and known by this source from now on
+    KNOWN = enum.auto()  # the frame knows its object by another source: guarded to be that object
+    IN_CLASS = enum.auto()  # an attribute of a class that was looked up before: guarded where that was
     BEHIND_KNOWN = enum.auto()  # behind such an object, and guarded there
 
 
@@ -289,14 +223,14 @@ class Fates:
         self.resolve = resolve
         self._trackers = tx.output.side_effects.id_to_variable
         self._stamped = tx.output.region_tracker.calls.stamped
+        # What Dynamo keeps of lookups in classes: (id of what was found, name) -> source of it
+        self._in_classes = tx.output.mro_source_cache
+        # (id of a class, name that is guarded to be no attribute of it)
+        self._absent = tx.output.guarded_mro_absent_keys
 
     def __call__(self, source: Source) -> Fate:
         """Raises what following the source raises."""
         return self.look(source).fate  # type: ignore[return-value]
-
-    def may_differ(self, source: Source) -> bool:
-        """Whether there may be something else at ``source``; false behind an object that both calls share."""
-        return not self.look(source).same
 
     def value(self, source: Source) -> Any:
         """What stands in this call where ``source`` was in the earlier one.  Raises what following the source raises.
@@ -318,65 +252,73 @@ class Fates:
                 return new
             return dataclasses.replace(new, base=self.behind_known(source.base))
         if fate is Fate.KNOWN:
-            return self.known(self.value(source)) or source
+            return self.known(self.value(source)) or self.transport(source)
+        if fate is Fate.IN_CLASS:
+            return self.in_class(source) or self.transport(source)
         return self.transport(source)
+
+    def in_class(self, source: Source) -> Source | None:
+        """The source by which Dynamo looked up an attribute of a class before, if ``source`` is of one."""
+        if type(source) is not DictGetItemSource or type(source.base) is not TypeDictSource:
+            return None
+        found: Source | None = self._in_classes.get((id(self.value(source)), source.index))
+        return found
 
     def known(self, value: Any) -> Source | None:
         """The source that an object is known by: through its tracker, or where a call was stamped out that met it."""
         tracker = self._trackers.get(id(value))
         if tracker is not None:
             return tracker.source
-        fates, source = self._stamped.get(id(value), (None, None))
-        return None if fates is None or source is None else fates.transport(source)
+        fates, place = self._stamped.get(id(value), (None, None))
+        return None if fates is None or place is None else fates.transport.of(place)
 
-    def remember(self, sources: Iterable[Source]) -> None:
-        """Lets the objects at ``sources`` be known to later calls, as if this one were traced."""
-        for source in sources:
-            if self(source) is Fate.OWN:
-                self._stamped.setdefault(id(self.value(source)), (self, source))
+    def remember(self, place: Place) -> None:
+        """Lets the object at ``place`` be known to later calls, as if this one were traced."""
+        self._stamped.setdefault(id(place.value), (self, place))
+
+    def is_absent(self, place: Place, make: Any) -> bool:
+        """Whether a guard says that a class lacks a name, and Dynamo has guarded that before, whatever the way."""
+        return (key := self._absence(place, make)) is not None and key in self._absent
+
+    def _absence(self, place: Place, make: Any) -> tuple[int, str] | None:
+        source = place.source
+        if type(source) is not TypeDictSource or "key" not in getattr(make, "keywords", ()):
+            return None
+        return id(self.value(source.base)), make.keywords["key"]
+
+    def keep_class_lookup(self, place: Place, makers: Iterable[Any]) -> None:
+        """Lets a lookup in a class, which this call would be the first to make, be known to later ones."""
+        source = place.source
+        if type(source) is DictGetItemSource and type(source.base) is TypeDictSource:
+            new: Any = self.transport.of(place)
+            self._in_classes.setdefault((id(place.value), source.index), new)
+        self._absent.update(key for make in makers if (key := self._absence(place, make)) is not None)
 
     def look(self, source: Source) -> Place:
         """What is known of ``source`` in this call.  Raises what following the source raises."""
         place = self.transport.place(source)
         if place.fate is None:
-            self._settle_alone(place)
+            value = self.value(source)
+            above = self.look(source.base) if place.moves and isinstance(source, ChainedSource) else None
+            self.settle(place, above, not place.moves or value is self.resolve(source))
         return place
 
-    def _settle_alone(self, place: Place) -> None:
-        source = place.source
-        if not place.moves:
-            place.fate, place.same = Fate.UNCHANGED, True
-            return
-        value = self.value(source)
-        same = value is self.resolve(source) and has_identity(value)
-        self.settle(place, self.look(source.base) if isinstance(source, ChainedSource) else None, same)
-
     def settle(self, place: Place, above: Place | None, same: bool) -> None:
-        """Finds the fate of a place that moves, behind ``above``; ``same``: whether it is the earlier call's object."""
+        """Finds the fate of ``place``, behind ``above``; ``same``: whether it is the earlier call's object.
+
+        What the frame has changed of an object is no matter here: the changes of all that a call meets are looked for.
+        """
         place.same = same
         if above is not None and above.fate in _AT_KNOWN:
-            place.fate, place.same = Fate.BEHIND_KNOWN, same or above.same
-            return
-        if not same:
-            known = self.known(place.value)
-            same = known is not None and has_identity(place.value) and known.name != self.transport(place.source).name
-        place.fate = Fate.KNOWN if same else Fate.OWN
+            place.fate = Fate.BEHIND_KNOWN
+        elif not place.moves:
+            place.fate = Fate.UNCHANGED
+        else:
+            place.fate = Fate.OWN
+            for fate, known in ((Fate.KNOWN, self.known(place.value)), (Fate.IN_CLASS, self.in_class(place.source))):
+                if known is not None and known.name != self.transport.of(place).name:
+                    place.fate = fate
+                    break
 
 
-_AT_KNOWN = (Fate.KNOWN, Fate.BEHIND_KNOWN)
-
-
-# What can be changed, though it has no __dict__. Iterators are: asking for the next item changes them.
-_CHANGEABLE = (torch.Tensor, list, dict, set, bytearray, type, types.CellType, collections.deque, Iterator)
-
-
-def has_identity(value: Any) -> bool:
-    """Whether it matters which of several equal objects ``value`` is: something may change it."""
-    kind: Any = type(value)
-    return isinstance(value, _CHANGEABLE) or hasattr(value, "__dict__") or _has_slots(kind)
-
-
-@functools.cache
-def _has_slots(kind: Any) -> bool:
-    """Whether objects of this class keep what they are in slots."""
-    return any(vars(base).get("__slots__") for base in kind.__mro__)
+_AT_KNOWN = (Fate.KNOWN, Fate.IN_CLASS, Fate.BEHIND_KNOWN)

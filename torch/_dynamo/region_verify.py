@@ -6,18 +6,20 @@ On with ``torch._dynamo.config.verify_region_reuse``.
 from __future__ import annotations
 
 import difflib
-import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable
-from torch._dynamo.region_reuse import transported_guards, void_maker
-from torch._dynamo.region_transport import Fate, Transport, resolver
+from torch._dynamo.region_operands import name_of
+from torch._dynamo.region_reuse import to_be_tracked, transported_guards, void_maker
+from torch._dynamo.region_transport import Transport
+from torch._dynamo.source import SyntheticLocalSource
+from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 from torch._guards import Source
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.region_arguments import CannotReuse
+    from torch._dynamo.region_arguments import Arguments, CannotReuse
     from torch._dynamo.region_reuse import Match
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import InvokeSubgraphReuseEntry
@@ -27,17 +29,52 @@ class RegionReuseError(AssertionError):
     """A body would have been reused for a call that is another when it is traced."""
 
 
+class FrameState(NamedTuple):
+    """What a call may add to in a frame, beside the graph."""
+
+    # Source and kind of each guard, on whatever source.
+    guards: set[tuple[str, str]]
+    # Sources of the existing objects that Dynamo tracks.
+    tracked: set[str]
+    # Guards of the shape environment, and its symbols.
+    symbols: tuple[list[str], list[str]]
+
+
+def frame_state(tx: InstructionTranslatorBase) -> FrameState:
+    """What the frame knows at this moment."""
+    void = void_maker()
+    guards = {(guard.name, _kind(guard.create_fn)) for guard in tx.output.guards if guard.create_fn is not void}
+    existing = (AttributeMutationExisting, ValueMutationExisting)
+    known = tx.output.side_effects.id_to_variable.values()
+    # Objects that the program makes for an operator have a source of their own in each call.
+    sourced = (t for t in known if t.source is not None and type(t.source) is not SyntheticLocalSource)
+    tracked = {name_of(t) for t in sourced if isinstance(t.mutation_type, existing)}
+    env = tx.output.shape_env
+    symbols = [str(g.expr) for g in env.guards], list(map(str, env.backed_var_to_val))
+    return FrameState(guards, tracked, symbols)
+
+
+def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Arguments) -> tuple[FrameState, FrameState]:
+    """What the frame knows, and what it would know when ``match`` was stamped out."""
+    for held in arguments.lists:
+        # A list that is held back is looked at by whoever appends to it, be that a stamped call.
+        held.bottom.realize()
+    before = frame_state(tx)
+    guards = {(source.name, _kind(make)) for source, make in transported_guards(match)}
+    tracked = {match.fates.transport.of(place).name for place in to_be_tracked(match)}
+    return before, FrameState(before.guards | guards, before.tracked | tracked, before.symbols)
+
+
 def verify(
     tx: InstructionTranslatorBase,
     match: Match,
     traced: InvokeSubgraphReuseEntry | None,
     refused: CannotReuse | None,
-    before: set[tuple[str, str]],
+    states: tuple[FrameState, FrameState],
 ) -> None:
     """Raises RegionReuseError, with a diff, unless the call that was traced is the one that ``match`` foretold.
 
-    ``before`` are the guards that there were before the call: a read set has all of them that are behind an argument,
-    whether or not they have to do with the call.
+    ``states`` are those of ``expected_state`` before the call was traced.
     """
     from torch._dynamo.utils import counters
 
@@ -54,38 +91,15 @@ def verify(
     _same(f"{name}: recipe", [_said(match.entry.recipe.says, transport)], [_said(traced.recipe.says)])
     effects = [_said(e.says, transport) for e in match.entry.effects]
     _same(f"{name}: side effects", effects, [_said(e.says) for e in traced.effects])
-    condition, other = match.entry.condition, traced.condition
-    pins = sorted(_said(pin, transport) for pin in condition.pins)
-    _same(f"{name}: constants that were looked at", pins, sorted(map(_said, other.pins)))
-    indices = [(s, make) for s, makers in condition.indices.items() for make in makers]
-    unchanged = [(s, make) for s, _, _, make in condition.guards if match.fates(s) is Fate.UNCHANGED]
-    unchanged += [(s, make) for s, make in indices if match.fates(s) is Fate.UNCHANGED]
-    # Which objects are one is compared as identity, and again where the tensors are.
-    guards = [(s.name, _kind(make)) for s, make in transported_guards(match) + unchanged]
-    foretold = {g for g in guards if not g[1].startswith("DUPLICATE_INPUT")}
-    void = void_maker()
-    found = {(s.name, _kind(make)) for s, _, _, make in other.guards if make is not void}
-    found |= {(s.name, _kind(make)) for s, makers in other.indices.items() for make in makers}
-    found -= before - foretold
-    # What is behind an object that is known by another source is guarded there, and not behind an argument.
-    found |= foretold & guards_now(tx)
-    # A class may be come by through each of its objects: a guard on a function of it is one, whatever the way.
-    sources = {s.name: s for s, *_ in (*transported_guards(match), *unchanged, *other.guards)}
-    ways = [_functions(tx, guards, sources) for guards in (foretold - found, found - foretold)]
-    foretold, found = (
-        {g for g in mine if ways[i].get(g) not in ways[1 - i].values()} for i, mine in enumerate((foretold, found))
-    )
-    _same(f"{name}: guards", sorted(map(str, foretold)), sorted(map(str, found)))
+    pins = sorted(_said(pin, transport) for pin in match.entry.condition.pins)
+    _same(f"{name}: constants that were looked at", pins, sorted(map(_said, traced.condition.pins)))
+    (before, expected), found = states, frame_state(tx)
+    for what in ("guards", "tracked"):
+        old, new = (sorted(map(str, getattr(s, what) - getattr(before, what))) for s in (expected, found))
+        _same(f"{name}: {what}", old, new)
+    for old, new in zip(expected.symbols, found.symbols, strict=True):
+        _same(f"{name}: symbols", old, new)
     counters["regions"]["verified"] += 1
-
-
-def _functions(
-    tx: InstructionTranslatorBase, guards: set[tuple[str, str]], sources: dict[str, Source]
-) -> dict[tuple[str, str], object]:
-    """Of guards on functions of classes: which function, and the kind."""
-    resolve = resolver(tx)
-    of_classes = {g: resolve(sources[g[0]]) for g in guards if g[0] in sources and "__mro__" in g[0]}
-    return {g: (id(value), g[1]) for g, value in of_classes.items() if isinstance(value, types.FunctionType)}
 
 
 def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
@@ -96,11 +110,6 @@ def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
     # Made anew for each call, under a name of its own.
     made_of, arguments, sources = made
     return f"{made_of.__name__}{arguments} of {[s and s.name for s in sources or ()]}"
-
-
-def guards_now(tx: InstructionTranslatorBase) -> set[tuple[str, str]]:
-    """Source and kind of each guard that the frame has so far."""
-    return {(guard.name, _kind(guard.create_fn)) for guard in tx.output.guards}
 
 
 def _said(says: Any, transport: Transport | None = None) -> str:
@@ -114,8 +123,12 @@ def _said(says: Any, transport: Transport | None = None) -> str:
 
 
 def _kind(make: Any) -> str:
+    """The kind of guard, and what it is about besides its source."""
     bound = getattr(make, "keywords", {})
-    return getattr(make, "func", make).__name__ + "".join(f" {k}={v!r}" for k, v in bound.items())
+    name = getattr(make, "func", make).__name__
+    if name == "TENSOR_MATCH":
+        return name  # the tensor itself, by weak reference
+    return name + "".join(f" {k}={v.name if isinstance(v, Source) else repr(v)}" for k, v in bound.items())
 
 
 def _same(what: str, foretold: list[str], found: list[str]) -> None:
