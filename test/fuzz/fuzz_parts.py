@@ -1,0 +1,145 @@
+"""What else layers, the model's loop and the time between two calls may do.
+
+In a layer ``s`` is the layer and ``h`` the value at hand; in the loop ``s`` is the model, ``ls`` its layers and ``i`` the
+number of the call.  ``{i}`` and ``{j}`` are numbers of layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuzz_kinds import COUNT
+
+
+@dataclass(frozen=True)
+class Part:
+    """Statements of a layer: ``line`` in its forward, ``init`` in its constructor, ``member`` in its class."""
+
+    line: str
+    init: str = ""
+    member: str = ""
+    prelude: str = ""
+
+
+
+
+def _named(name: str) -> Part:
+    return Part(f"h = h * len(s.{name})", f"s.{name} = [1.0, 2.0]")
+
+
+def _counted(name: str) -> Part:
+    """A method of Module that the user overrides, and the program never calls."""
+    return Part("h = h + 0.5", "", f"def {name}(s, *a, **k): count('{name}'); return super().{name}(*a, **k)", COUNT)
+
+
+PARTS: dict[str, Part] = {
+    "constant": Part("h = h * s.c", "s.c = (2.0, 3.0)[i == 2]"),
+    "same_constant": Part("h = h * s.c", "s.c = 2.0"),
+    "flag": Part("h = h.cos() if s.flag else h.sin()", "s.flag = i % 2 == 0"),
+    "training": Part("h = h * 2 if s.training else h * 3"),
+    "index": Part("h = h * TABLE[s.idx]", prelude="TABLE = [1.0, 2.0, 3.0, 4.0, 5.0]\n"),
+    "tensor_index": Part("h = h + CACHE[s.idx]", prelude="CACHE = [torch.full((3,), float(n)) for n in range(5)]\n"),
+    "cache_write": Part("h = h * 2; CACHE[s.idx] = h.detach()", prelude="CACHE = [None] * 5\n"),
+    "cache_dict": Part("h = h * 2; SEEN[s.idx] = h.detach()", prelude="SEEN = {}\n"),
+    "log": Part("LOG.append(s.idx)", prelude="LOG = []\n"),
+    "log_length": Part("h = h * len(LOG)", prelude="LOG = [1]\n"),
+    "counter": Part("s.n += 1", "s.n = 0"),
+    "counter_read": Part("s.n += 1; h = h * s.n", "s.n = 0"),
+    "last": Part("s.last = h.detach()", "s.last = None"),
+    "buffer": Part("h = h + s.b", "s.register_buffer('b', torch.ones(3))"),
+    "buffer_write": Part("h = h + s.b\nwith torch.no_grad(): s.b.add_(1)", "s.register_buffer('b', torch.ones(3))"),
+    "buffer_write_detached": Part("s.b.mul_(h.detach().mean(0))", "s.register_buffer('b', torch.ones(3))"),
+    "buffer_rebind": Part("s.b = s.b * 0.5; h = h + s.b", "s.register_buffer('b', torch.ones(3))"),
+    "asks_requires_grad": Part("h = h * (2 if s.b.requires_grad else 3)", "s.register_buffer('b', torch.ones(3))"),
+    "asks_is_leaf": Part("h = h * (2 if s.b.is_leaf else 3)", "s.register_buffer('b', torch.ones(3))"),
+    "asks_grad_fn": Part("h = h * (2 if s.b.grad_fn is None else 3)", "s.register_buffer('b', torch.ones(3))"),
+    "asks_grad": Part("h = h * (2 if s.b.grad is None else 3)", "s.register_buffer('b', torch.ones(3))"),
+    "asks_version": Part("h = h * (1 + s.b._version)", "s.register_buffer('b', torch.ones(3))"),
+    "asks_h": Part("h = h * (2 if h.is_leaf else 3)"),
+    "asks_grad_mode": Part("h = h * (2 if torch.is_grad_enabled() else 3)"),
+    "asks_size": Part("h = h * h.shape[0]"),
+    "parameter_write": Part("with torch.no_grad(): s.lin.bias.add_(0.5)"),
+    "dropout": Part("h = F.dropout(h, 0.5, s.training)"),
+    "random": Part("h = h + torch.rand_like(h)"),
+    "autocast": Part("with torch.autocast('cpu', dtype=torch.bfloat16): h = (h @ s.m).float()", "s.register_buffer('m', torch.randn(3, 3))"),
+    "autocast_float16": Part("with torch.autocast('cpu', dtype=torch.float16): h = (h @ s.m).float()", "s.register_buffer('m', torch.randn(3, 3))"),
+    "no_grad": Part("with torch.no_grad(): h = h + h.cos()"),
+    "double": Part("h = h.double().tanh().float()"),
+    "view": Part("v = h.t(); h = (v + 1).t().contiguous()"),
+    "returns_view": Part("h = h.view(-1).view(h.shape)"),
+    "inplace": Part("h = h * 1; h.add_(0.5)"),
+    "break": Part("torch._dynamo.graph_break()"),
+    "print": Part("print('', end='')"),
+    "item": Part("h = h * (h.sum().item() > 0)"),
+    "forward_hook": Part("h = h + 1", "if i % 2: s.register_forward_hook(lambda m, a, o: o * 2)"),
+    "pre_hook": Part("h = h + 1", "if i == 2: s.lin.register_forward_pre_hook(lambda m, a: (a[0] * 2,))"),
+    "property": Part("h = h * s.scaled", "s.c2 = 2.0", "@property\ndef scaled(s): return s.c2 * 1.5"),
+    "module_getattr": Part(
+        "h = h * s.made_up",
+        "",
+        "def __getattr__(s, name):\n    count('getattr')\n    return 1.5 if name == 'made_up' else super().__getattr__(name)",
+        COUNT,
+    ),
+    "static_method": Part("h = s.twice(h)", "", "@staticmethod\ndef twice(h): return h * 2"),
+    "class_attribute": Part("h = h * s.shared_k", "", "shared_k = 2.0"),
+    "own_config": Part("h = h * s.config['k']", "s.config = {'k': 2.0}"),
+    "own_list": Part("h = h * len(s.own)", "s.own = [1.0]"),
+    "scaled_bias": Part("h = h + s.w2", "s.w2 = nn.Parameter(torch.ones(3)) if i != 1 else None; s.w2 = s.w2 if i != 1 else 2.0"),
+    **{f"named_{name}": _named(name) for name in ("children", "modules", "buffers", "parameters", "named_parameters", "training_", "named_children", "forward_", "state_dict", "named_modules", "register_buffer_", "apply", "named_buffers", "hooks", "items", "keys", "get")},
+    **{f"counted_{name}": _counted(name) for name in ("modules", "parameters", "children", "named_parameters", "named_modules", "buffers", "named_children", "named_buffers", "__repr__", "__dir__", "__hash__", "__getattribute__" )},
+}
+
+# Statements of the model's loop before its call number {i}, which stand behind an ``if``. B needs a part with ``s.b``.
+BETWEEN: dict[str, str] = {
+    "write_buffer": "ls[{j}].b.mul_(s.w)",
+    "write_buffer_detached": "ls[{j}].b.add_(1)",
+    "buffer_requires_grad": "ls[{j}].b.requires_grad_()",
+    "buffer_detach": "ls[{j}].b.detach_()",
+    "buffer_grad": "ls[{j}].b.grad = torch.ones(3)",
+    "buffer_rebind": "ls[{j}].b = torch.zeros(3)",
+    "constant": "ls[{j}].c = 5.0",
+    "own_list": "ls[{j}].own.append(2.0)",
+    "own_config": "ls[{j}].config['k'] = 4.0",
+    "detach": "h = h.detach()",
+    "double": "h = h.double().float()",
+    "break": "torch._dynamo.graph_break()",
+    "again": "h = ls[{j}](h)",
+    "no_grad_call": "with torch.no_grad(): h = ls[{j}](h)",
+    "autocast_call": "with torch.autocast('cpu', dtype=torch.bfloat16): h = ls[{j}](h).float()",
+    "eval": "ls[{j}].training = False",
+    "weight": "h = h + ls[{j}].lin.weight.sum()",
+    "write_weight": "with torch.no_grad(): ls[{j}].lin.weight.mul_(0.5)",
+}
+
+# Changes between two calls of the model that are not about a shared object.
+CHANGES: dict[str, str] = {
+    "constant": "ls[{i}].c = 7.0",
+    "flag": "ls[{i}].flag = not ls[{i}].flag",
+    "eval": "ls[{i}].eval()",
+    "weight": "ls[{i}].lin.weight = nn.Parameter(torch.ones(3, 3))",
+    "freeze": "ls[{i}].lin.weight.requires_grad_(False)",
+    "bias": "ls[{i}].lin.bias = None",
+    "module": "ls[{i}].lin = nn.Linear(3, 3, bias=False)",
+    "tie": "ls[{i}].lin.weight = ls[{j}].lin.weight",
+    "tie_module": "ls[{i}].lin = ls[{j}].lin",
+    "forward_hook": "ls[{i}].register_forward_hook(lambda m, a, o: o * 2)",
+    "pre_hook": "ls[{i}].lin.register_forward_pre_hook(lambda m, a: (a[0] * 2,))",
+    "method": "ls[{i}].forward = lambda h: h * 3",
+    "buffer": "ls[{i}].b = torch.full((3,), 4.0)",
+    "buffer_shape": "ls[{i}].b = torch.full((1,), 4.0)",
+    "buffer_double": "ls[{i}].b = ls[{i}].b.double()",
+    "buffer_requires_grad": "ls[{i}].b.requires_grad_()",
+    "tie_buffer": "ls[{i}].b = ls[{j}].b",
+    "new_attribute": "ls[{i}].anything = 1",
+    "swap": "swap(m, {i}, {j})",
+    "drop": "drop(m)",
+    "class_attribute": "type(ls[{i}]).shared_k = 3.0",
+    "property": "ls[{i}].c2 = 5.0",
+    "own_config": "ls[{i}].config['k'] = 4.0",
+    "own_list": "ls[{i}].own.append(2.0)",
+    "own_config_replaced": "ls[{i}].config = ls[{j}].config",
+    "index": "ls[{i}].idx = 0",
+    "whole_eval": "m.eval()",
+    "stride": "ls[{i}].lin.weight.data = ls[{i}].lin.weight.data.t()",
+    "none": "pass",
+}

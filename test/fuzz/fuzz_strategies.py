@@ -1,0 +1,134 @@
+"""Draws whole programs.  Smaller ones come first in each choice, so that shrinking leads to them."""
+
+from __future__ import annotations
+
+from fuzz_kinds import KINDS
+from fuzz_parts import BETWEEN, CHANGES, PARTS
+from fuzz_program import Between, Change, Program, Thing, Use
+from hypothesis import strategies as st
+
+
+FORMS = ("forward", "forward", "forward", "function", "method", "helper")
+CONTAINERS = ("module_list", "module_list", "module_list", "list", "dict", "module_dict", "tuple", "sequential", "attributes", "once")
+HELD = ("attribute", "attribute", "attribute", "item", "key", "inner", "module", "pair")
+THROUGH = ("self", "self", "self", "global", "cell", "default", "root")
+# What a change of the state of a layer needs to be seen.
+_NEEDS = {
+    "constant": "constant",
+    "flag": "flag",
+    "buffer": "buffer",
+    "buffer_shape": "buffer",
+    "buffer_double": "buffer",
+    "buffer_requires_grad": "asks_requires_grad",
+    "tie_buffer": "buffer_write",
+    "class_attribute": "class_attribute",
+    "property": "property",
+    "own_config": "own_config",
+    "own_config_replaced": "own_config",
+    "own_list": "own_list",
+    "index": "index",
+    "eval": "training",
+    "whole_eval": "training",
+    "write_buffer": "asks_requires_grad",
+    "write_buffer_detached": "buffer",
+    "buffer_detach": "asks_grad_fn",
+    "buffer_grad": "asks_grad",
+    "buffer_rebind": "buffer",
+}
+
+
+@st.composite
+def _uses(draw: st.DrawFn, kind: str, most: int, fewest: int) -> tuple[Use, ...]:
+    number = draw(st.integers(fewest, most))
+    return tuple(
+        Use(draw(st.sampled_from(KINDS[kind].uses)), draw(st.sampled_from(THROUGH)), draw(st.integers(0, 1)))
+        for _ in range(number)
+    )
+
+
+@st.composite
+def _thing(draw: st.DrawFn, layers: int) -> Thing:
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    values = draw(st.sampled_from(((2.0,), (2.0, 3.0), (2.0, 2.0), (2.0, 3.0, 3.0))))
+    if kind in ("enum", "torch_function", "dtype"):  # members are one object for each value
+        values = tuple((2.0, 3.0, 5.0)[: len(values)])
+    shape = draw(st.sampled_from(("all", "alternating", "own", "any")))
+    number = len(values)
+    pattern = {
+        "all": (0,) * layers,
+        "alternating": tuple(i % number for i in range(layers)),
+        "own": (-1,) * layers,
+    }.get(shape) or tuple(draw(st.integers(-1, number - 1)) for _ in range(layers))
+    first = Use(draw(st.sampled_from(KINDS[kind].uses)), "self", draw(st.integers(0, 1)))
+    uses = (first, *draw(_uses(kind, 2, 0)))
+    at_root = draw(st.sampled_from(((), (), None)))
+    held = draw(st.sampled_from(HELD))
+    return Thing(kind, values, held, pattern, uses, draw(_uses(kind, 1, 1)) if at_root is None else ())
+
+
+@st.composite
+def _change(draw: st.DrawFn, things: tuple[Thing, ...]) -> Change:
+    i, j = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+    if things and draw(st.integers(0, 2)):
+        index = draw(st.integers(0, len(things) - 1))
+        own = KINDS[things[index].kind].changes
+        return Change(draw(st.sampled_from(("replace", "replace_fresh", "rebind", *own))), index, i, j)
+    return Change(draw(st.sampled_from(("none", *sorted(CHANGES)))), -1, i, j)
+
+
+@st.composite
+def _between(draw: st.DrawFn, things: tuple[Thing, ...]) -> Between:
+    at, j = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+    if things and draw(st.booleans()):
+        index = draw(st.integers(0, len(things) - 1))
+        changes = [c for c in KINDS[things[index].kind].changes if "hook" not in c]
+        if things[index].held != "pair":
+            changes.append("replace")
+        if changes:
+            return Between(draw(st.sampled_from(changes)), index, at, j)
+    return Between(draw(st.sampled_from(sorted(BETWEEN))), -1, at, j)
+
+
+def _with_needs(parts: list[str], whats: list[str]) -> tuple[str, ...]:
+    """The parts, and what it takes for a change to have something to change."""
+    found = list(parts)
+    for what in whats:
+        need = _NEEDS.get(what)
+        if need is not None:
+            same_state = [p for p in found if PARTS[p].init and PARTS[p].init == PARTS[need].init]
+            if not same_state:
+                found.append(need)
+    return tuple(dict.fromkeys(found))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    layers = draw(st.integers(3, 5))
+    things = tuple(draw(_thing(layers)) for _ in range(draw(st.sampled_from((0, 1, 1, 1, 2)))))
+    between = tuple(draw(_between(things)) for _ in range(draw(st.sampled_from((0, 0, 1, 1, 2)))))
+    steps = draw(st.sampled_from((0, 1, 1, 1, 2)))
+    changes = tuple(tuple(draw(_change(things)) for _ in range(draw(st.sampled_from((1, 1, 2))))) for _ in range(steps))
+    whats = [b.what for b in between if b.thing < 0] + [c.what for step in changes for c in step if c.thing < 0]
+    kinds = draw(st.sampled_from((1, 1, 1, 2)))
+    names = sorted(PARTS)
+    parts = tuple(
+        _with_needs([draw(st.sampled_from(names)) for _ in range(draw(st.sampled_from((0, 1, 1, 2))))], whats)
+        for _ in range(kinds)
+    )
+    classes = tuple((i % kinds for i in range(layers)) if kinds > 1 else (0,) * layers)
+    batches = tuple(draw(st.sampled_from((2, 2, 2, 2, 4))) for _ in range(steps + 1))
+    grad = draw(st.sampled_from((True, True, False)))
+    return Program(
+        draw(st.sampled_from(FORMS)),
+        draw(st.sampled_from(CONTAINERS)),
+        classes,
+        parts,
+        things,
+        between,
+        changes,
+        batches,
+        draw(st.booleans()),
+        draw(st.booleans()),
+        grad,
+        draw(st.sampled_from((False, False, False, False, True))),
+    )
