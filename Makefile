@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Two workers and one thread each, or the workers' threads fight for the cores; who is done first helps the other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2} --dist worksteal
 
-.PHONY: demo test test-overlay test-flag lint verify clean
+.PHONY: demo test test-overlay test-flag fuzz lint verify clean
 
 demo: $(READY)
 	$(BIN)/python benchmarks/demo.py
@@ -22,6 +22,10 @@ test-overlay: $(READY)
 # All tests but those of the models and the loader, with the flag and automatic regions on wherever a test does not set them.
 test-flag: $(READY)
 	TORCHDYNAMO_USE_GRAPH_DEDUPLICATION=1 $(PYTEST) --ignore=test/models --ignore=test/overlay test
+
+# Random programs on two processes for SECONDS. Exit status 1 if regions change one; FUZZ_FINDS is the folder for those.
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 FUZZ_SECONDS=$(or $(SECONDS),$(FUZZ_SECONDS),60) $(BIN)/python test/fuzz/fuzz_workers.py
 
 lint: $(READY)
 	$(BIN)/ruff format --no-cache --check .

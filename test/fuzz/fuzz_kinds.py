@@ -104,9 +104,7 @@ KINDS: dict[str, Kind] = {
         (),
         "def cached(k):\n    @functools.lru_cache\n    def f(n): return n * k\n    return f\n",
     ),
-    "mapping_proxy": Kind(
-        "types.MappingProxyType({'k': {k}})", ("h = h * {e}['k']", "h = h * len({e})", *_IS), ()
-    ),
+    "mapping_proxy": Kind("types.MappingProxyType({'k': {k}})", ("h = h * {e}['k']", "h = h * len({e})", *_IS), ()),
     "generator": Kind("torch.Generator().manual_seed(int({k}))", _IS, ("{e}.manual_seed(5)",)),
     "bound_method": Kind(
         "Getter({k}).get",
@@ -142,7 +140,13 @@ KINDS: dict[str, Kind] = {
     ),
     "tensor": Kind(
         "torch.full((3,), {k})",
-        ("h = h * {e}", "h = h + {e}.sum()", "h = h * {e}.shape[0]", "h = h * (2.0 if {e}.requires_grad else 3.0)", *_IS),
+        (
+            "h = h * {e}",
+            "h = h + {e}.sum()",
+            "h = h * {e}.shape[0]",
+            "h = h * (2.0 if {e}.requires_grad else 3.0)",
+            *_IS,
+        ),
         ("{e}.requires_grad_()", "{e}.mul_({v})", "{e}.resize_(1)"),
     ),
     "list": Kind(
@@ -152,12 +156,20 @@ KINDS: dict[str, Kind] = {
     ),
     "dict": Kind(
         "{'k': {k}, 'j': 1.0}",
-        ("h = h * {e}['k']", "h = h * len({e})", "h = h * list({e}.values())[0]", "h = h * (2 if 'x' in {e} else 3)", *_IS),
+        (
+            "h = h * {e}['k']",
+            "h = h * len({e})",
+            "h = h * list({e}.values())[0]",
+            "h = h * (2 if 'x' in {e} else 3)",
+            *_IS,
+        ),
         ("{e}['k'] = {v}", "{e}['x'] = {v}", "{e}['k'] = {e}.pop('k')"),
     ),
     "set": Kind("{{k}, 9.0}", ("h = h * len({e})", "h = h * (2.0 if 3.0 in {e} else 3.0)", *_IS), ("{e}.add({v})",)),
     "deque": Kind(
-        "collections.deque([{k}, 1.0])", ("h = h * {e}[0]", "h = h * len({e})", *_IS), ("{e}.append({v})", "{e}[0] = {v}")
+        "collections.deque([{k}, 1.0])",
+        ("h = h * {e}[0]", "h = h * len({e})", *_IS),
+        ("{e}.append({v})", "{e}[0] = {v}"),
     ),
     "ordered_dict": Kind(
         "collections.OrderedDict(k={k}, j=1.0)",
@@ -201,7 +213,10 @@ KINDS: dict[str, Kind] = {
         "CountingDict(k={k}, j=1.0)",
         ("h = h * {e}['k']", "h = h * {e}['k']", *_IS, "h = h * len({e})"),
         ("dict.__setitem__({e}, 'k', {v})",),
-        COUNT + "class CountingDict(dict):\n" + _counted("dict", "iter", "repr", "len", "eq", "getitem", "contains") + "    __hash__ = None\n",
+        COUNT
+        + "class CountingDict(dict):\n"
+        + _counted("dict", "iter", "repr", "len", "eq", "getitem", "contains")
+        + "    __hash__ = None\n",
     ),
     "counting_list": Kind(
         "CountingList([{k}, 1.0])",
@@ -220,13 +235,19 @@ KINDS: dict[str, Kind] = {
         "(CountingA, CountingB)[int({k}) % 2](1.5)",
         (*_K, *_IS),
         _SET_K,
-        COUNT + _PLAIN + "class CountingA(Plain):\n" + _counted("Plain", "repr", "eq", "hash") + "class CountingB(CountingA): pass\n",
+        COUNT
+        + _PLAIN
+        + "class CountingA(Plain):\n"
+        + _counted("Plain", "repr", "eq", "hash")
+        + "class CountingB(CountingA): pass\n",
     ),
     "getattr_object": Kind(
         "Dynamic({k})",
         ("h = h * {e}.anything", *_K, *_IS),
         _SET_K,
-        COUNT + _PLAIN + "class Dynamic(Plain):\n    def __getattr__(s, name):\n        count('getattr'); return {'anything': 1.5}[name]\n",
+        COUNT
+        + _PLAIN
+        + "class Dynamic(Plain):\n    def __getattr__(s, name):\n        count('getattr'); return {'anything': 1.5}[name]\n",
     ),
     "getattribute_object": Kind(
         "Watched({k})",
@@ -238,6 +259,7 @@ KINDS: dict[str, Kind] = {
         "CountingProper({k})",
         (*_K, *_IS),
         ("{e}.kept = {v}",),
-        COUNT + "class CountingProper:\n    def __init__(s, k): s.kept = k\n    @property\n    def k(s): count('k'); return s.kept\n    @property\n    def other(s): count('other'); return 1\n",
+        COUNT
+        + "class CountingProper:\n    def __init__(s, k): s.kept = k\n    @property\n    def k(s): count('k'); return s.kept\n    @property\n    def other(s): count('other'); return 1\n",
     ),
 }

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._functorch.config
+import torch._inductor.config
 from fuzz_snapshot import Snapshot, differs
 from fuzz_text import IMPORTS
 from torch._dynamo.utils import counters
@@ -94,7 +96,12 @@ def _one_call(function: Any, module: types.ModuleType, n: int, run: Run) -> list
     if isinstance(result, torch.Tensor):
         shown = (str(result.dtype), tuple(result.shape), result.requires_grad, result.detach().clone())
     state = Snapshot()(
-        [module.ROOT, module.layers(module.ROOT), *(getattr(module, name, None) for name in ("LOG", "CACHE", "SEEN")), _pools(module)]
+        [
+            module.ROOT,
+            module.layers(module.ROOT),
+            *(getattr(module, name, None) for name in ("LOG", "CACHE", "SEEN")),
+            _pools(module),
+        ]
     )
     return [("result", shown), ("gradient", [gradient, values(x)]), ("random", random), ("state", state)]
 
@@ -113,7 +120,14 @@ def _run(text: str, backend: str | None, mark: bool, flag: bool, verify: bool) -
     counters.clear()
     run = Run()
     config: dict[str, Any] = {"use_graph_deduplication": flag, "verify_region_reuse": verify}
-    with torch._dynamo.config.patch(**config), warnings.catch_warnings():
+    # Only a run with regions reads what an earlier one has kept: a wrong hit is then a difference.
+    cached = {"enable_autograd_cache": flag or mark}
+    with (
+        torch._dynamo.config.patch(**config),
+        torch._functorch.config.patch(**cached),
+        torch._inductor.config.patch(fallback_random=True, fx_graph_cache=flag or mark),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         module = _load(text, mark)
         torch.manual_seed(0)

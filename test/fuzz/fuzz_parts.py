@@ -21,8 +21,6 @@ class Part:
     prelude: str = ""
 
 
-
-
 def _named(name: str) -> Part:
     return Part(f"h = h * len(s.{name})", f"s.{name} = [1.0, 2.0]")
 
@@ -61,8 +59,14 @@ PARTS: dict[str, Part] = {
     "parameter_write": Part("with torch.no_grad(): s.lin.bias.add_(0.5)"),
     "dropout": Part("h = F.dropout(h, 0.5, s.training)"),
     "random": Part("h = h + torch.rand_like(h)"),
-    "autocast": Part("with torch.autocast('cpu', dtype=torch.bfloat16): h = (h @ s.m).float()", "s.register_buffer('m', torch.randn(3, 3))"),
-    "autocast_float16": Part("with torch.autocast('cpu', dtype=torch.float16): h = (h @ s.m).float()", "s.register_buffer('m', torch.randn(3, 3))"),
+    "autocast": Part(
+        "with torch.autocast('cpu', dtype=torch.bfloat16): h = (h @ s.m).float()",
+        "s.register_buffer('m', torch.randn(3, 3))",
+    ),
+    "autocast_float16": Part(
+        "with torch.autocast('cpu', dtype=torch.float16): h = (h @ s.m).float()",
+        "s.register_buffer('m', torch.randn(3, 3))",
+    ),
     "no_grad": Part("with torch.no_grad(): h = h + h.cos()"),
     "double": Part("h = h.double().tanh().float()"),
     "view": Part("v = h.t(); h = (v + 1).t().contiguous()"),
@@ -84,9 +88,48 @@ PARTS: dict[str, Part] = {
     "class_attribute": Part("h = h * s.shared_k", "", "shared_k = 2.0"),
     "own_config": Part("h = h * s.config['k']", "s.config = {'k': 2.0}"),
     "own_list": Part("h = h * len(s.own)", "s.own = [1.0]"),
-    "scaled_bias": Part("h = h + s.w2", "s.w2 = nn.Parameter(torch.ones(3)) if i != 1 else None; s.w2 = s.w2 if i != 1 else 2.0"),
-    **{f"named_{name}": _named(name) for name in ("children", "modules", "buffers", "parameters", "named_parameters", "training_", "named_children", "forward_", "state_dict", "named_modules", "register_buffer_", "apply", "named_buffers", "hooks", "items", "keys", "get")},
-    **{f"counted_{name}": _counted(name) for name in ("modules", "parameters", "children", "named_parameters", "named_modules", "buffers", "named_children", "named_buffers", "__repr__", "__dir__", "__hash__", "__getattribute__" )},
+    "scaled_bias": Part(
+        "h = h + s.w2", "s.w2 = nn.Parameter(torch.ones(3)) if i != 1 else None; s.w2 = s.w2 if i != 1 else 2.0"
+    ),
+    **{
+        f"named_{name}": _named(name)
+        for name in (
+            "children",
+            "modules",
+            "buffers",
+            "parameters",
+            "named_parameters",
+            "training_",
+            "named_children",
+            "forward_",
+            "state_dict",
+            "named_modules",
+            "register_buffer_",
+            "apply",
+            "named_buffers",
+            "hooks",
+            "items",
+            "keys",
+            "get",
+        )
+    },
+    **{
+        f"counted_{name}": _counted(name)
+        for name in (
+            "modules",
+            "parameters",
+            "children",
+            "named_parameters",
+            "named_modules",
+            "buffers",
+            "named_children",
+            "named_buffers",
+            "__repr__",
+            "__dir__",
+            "__hash__",
+            "__getattribute__",
+        )
+    },
 }
 
 # Statements of the model's loop before its call number {i}, which stand behind an ``if``. B needs a part with ``s.b``.

@@ -91,7 +91,15 @@ def from_json(text: str) -> Program:
     data: dict[str, Any] = json.loads(text)
     uses = lambda rows: tuple(Use(**row) for row in rows)  # noqa: E731
     data["things"] = tuple(
-        Thing(**{**t, "values": tuple(t["values"]), "pattern": tuple(t["pattern"]), "uses": uses(t["uses"]), "at_root": uses(t["at_root"])})
+        Thing(
+            **{
+                **t,
+                "values": tuple(t["values"]),
+                "pattern": tuple(t["pattern"]),
+                "uses": uses(t["uses"]),
+                "at_root": uses(t["at_root"]),
+            }
+        )
         for t in data["things"]
     )
     data["between"] = tuple(Between(**b) for b in data["between"])

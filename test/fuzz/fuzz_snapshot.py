@@ -57,7 +57,7 @@ class Snapshot:
         except AttributeError:
             own = None
         for name, item in (own or {}).items():
-            if name.endswith(_NUMBERED) or name.endswith("_hooks_with_kwargs"):
+            if name.endswith((_NUMBERED, "_hooks_with_kwargs")):
                 parts.append((name, len(item) if isinstance(item, dict) else self(item)))
             elif name not in _OF_TORCH:
                 parts.append((name, self(item)))

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 
 FORMS = ("forward", "forward", "forward", "function", "method", "helper")
-CONTAINERS = ("module_list", "module_list", "module_list", "list", "dict", "module_dict", "tuple", "sequential", "attributes", "once")
+CONTAINERS = (
+    "module_list",
+    "module_list",
+    "module_list",
+    "list",
+    "dict",
+    "module_dict",
+    "tuple",
+    "sequential",
+    "attributes",
+    "once",
+)
 HELD = ("attribute", "attribute", "attribute", "item", "key", "inner", "module", "pair")
 THROUGH = ("self", "self", "self", "global", "cell", "default", "root")
 # What a change of the state of a layer needs to be seen.
@@ -103,10 +114,10 @@ def _with_needs(parts: list[str], whats: list[str]) -> tuple[str, ...]:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    layers = draw(st.integers(3, 5))
+    layers = draw(st.sampled_from((3, 3, 4)))
     things = tuple(draw(_thing(layers)) for _ in range(draw(st.sampled_from((0, 1, 1, 1, 2)))))
     between = tuple(draw(_between(things)) for _ in range(draw(st.sampled_from((0, 0, 1, 1, 2)))))
-    steps = draw(st.sampled_from((0, 1, 1, 1, 2)))
+    steps = draw(st.sampled_from((0, 1, 1, 1, 1, 2)))
     changes = tuple(tuple(draw(_change(things)) for _ in range(draw(st.sampled_from((1, 1, 2))))) for _ in range(steps))
     whats = [b.what for b in between if b.thing < 0] + [c.what for step in changes for c in step if c.thing < 0]
     kinds = draw(st.sampled_from((1, 1, 1, 2)))

@@ -179,7 +179,12 @@ class _Printer:
             forward += [f"    if i == {b.at % program.layers}:\n            {self.between(b)}" for b in program.between]
             forward.append("    " + self.call("l"))
         forward += [*self.root_lines(before=False), "return h"]
-        lines = ["class M(nn.Module):", "    def __init__(s):", *("        " + x for x in init), "    def forward(s, h):"]
+        lines = [
+            "class M(nn.Module):",
+            "    def __init__(s):",
+            *("        " + x for x in init),
+            "    def forward(s, h):",
+        ]
         # What stands behind an ``if`` is indented once more than its own line says.
         body = textwrap.indent("\n".join(forward).replace("\n            ", "\n        "), "        ")
         return "\n".join(lines) + "\n" + body + f"\ndef layers(m): return {listing}\n"
@@ -247,14 +252,20 @@ class _Printer:
         classes = [self.layer_class(n) for n in range(len(program.parts))]
         model = self.model_class()
         used = [PARTS[p].prelude for parts in program.parts for p in parts]
-        used += [KINDS[t.kind].prelude for t in program.things] + [_HOLD_PRELUDE.get(t.held, "") for t in program.things]
+        used += [KINDS[t.kind].prelude for t in program.things] + [
+            _HOLD_PRELUDE.get(t.held, "") for t in program.things
+        ]
         prelude = "".join(dict.fromkeys(used))
         dynamic = "    torch._dynamo.mark_dynamic(x, 0)\n" if program.dynamic else ""
         apply = "@region\ndef apply(l, h): return l(h)\n" if program.form == "function" else ""
         make = ["def make():", "    global ROOT", "    ROOT = M()", "    return ROOT"]
         if not program.training:
             # Not by eval(): it asks the module for its children by a method that the user may have replaced.
-            make[3:3] = ["    def stop(m):", "        m.training = False", "        for c in m._modules.values(): c is None or stop(c)"]
+            make[3:3] = [
+                "    def stop(m):",
+                "        m.training = False",
+                "        for c in m._modules.values(): c is None or stop(c)",
+            ]
             make[6:6] = ["    stop(ROOT)", "    for l in layers(ROOT): stop(l)"]
         inputs = (
             f"def inputs(n):\n    torch.manual_seed(n)\n    x = torch.randn({list(program.batches)}[n], 3)\n{dynamic}"
@@ -262,7 +273,20 @@ class _Printer:
             f"CALLS, GRAD = {len(program.batches)}, {program.grad}\n"
         )
         return "\n".join(
-            t for t in (prelude, pools, *self.helpers, apply, *classes, model, self.tools(), self.changes(), "\n".join(make) + "\n", inputs) if t
+            t
+            for t in (
+                prelude,
+                pools,
+                *self.helpers,
+                apply,
+                *classes,
+                model,
+                self.tools(),
+                self.changes(),
+                "\n".join(make) + "\n",
+                inputs,
+            )
+            if t
         )
 
 

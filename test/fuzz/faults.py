@@ -1,0 +1,89 @@
+"""Eight faults, seeded by patching the overlay, that the fuzzer must find.
+
+One context manager a fault; each names the one place that it patches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch._dynamo.convert_frame  # noqa: F401  (Dynamo is imported before a part of it is)
+from torch._dynamo import region_identity, region_reuse, region_stamps
+from torch._dynamo.region_reads import Observer
+from torch._functorch._aot_autograd import autograd_cache_parts
+
+
+Fault = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def constant_dropped_from_the_node_key() -> Any:
+    """Operators that differ in a float are one."""
+    return mock.patch.object(region_identity, "_number_key", lambda number: (type(number),))
+
+
+def observation_dropped() -> Any:
+    """Sources that tracing looked at without a guard are not in the read set."""
+    return mock.patch.object(Observer, "looked_at", lambda self: [])
+
+
+def _without(keep: Callable[[Any, Any], bool]) -> Any:
+    stock = region_reuse.transported_guards
+    patched = lambda match: [(s, make) for s, make in stock(match) if keep(s, make)]  # noqa: E731
+    return mock.patch.object(region_stamps, "transported_guards", patched)
+
+
+def _kind(make: Any) -> str:
+    return getattr(getattr(make, "func", make), "__name__", "")
+
+
+def transported_guard_skipped() -> Any:
+    """A reused call does not guard the constants that tracing would have guarded."""
+    return _without(lambda source, make: _kind(make) not in ("EQUALS_MATCH", "CONSTANT_MATCH"))
+
+
+def alias_guard_skipped() -> Any:
+    """A reused call does not guard that two sources are one object."""
+    return _without(lambda source, make: _kind(make) != "DUPLICATE_INPUT")
+
+
+def identity_replaced_by_equality() -> Any:
+    """Which of several objects stands somewhere does not matter."""
+    return mock.patch.object(region_reuse, "_check_identities", lambda *a: None)
+
+
+def autocast_states_merged() -> Any:
+    """Operators under two kinds of autocast are one."""
+    return mock.patch.object(region_identity, "_autocasts", lambda: ())
+
+
+@contextlib.contextmanager
+def field_dropped_from_the_cache_key() -> Iterator[None]:
+    """The graph is not in the key of AOTAutogradCache, only what goes into it."""
+    add = autograd_cache_parts.KeyParts.add
+
+    def without_graph(self: Any, name: str, content: bytes) -> None:
+        add(self, name, b"" if name == "graph" else content)
+
+    with mock.patch.object(autograd_cache_parts.KeyParts, "add", without_graph):
+        yield
+
+
+def write_not_carried_over() -> Any:
+    """What a call writes to objects is not written by one that reuses it."""
+    return mock.patch.object(region_stamps, "carry_out", lambda maker, effects: None)
+
+
+# fault -> the backend that shows it, and within how many programs it is found.
+FAULTS: dict[Fault, tuple[str, int]] = {
+    constant_dropped_from_the_node_key: ("eager", 300),
+    observation_dropped: ("eager", 300),
+    transported_guard_skipped: ("eager", 300),
+    alias_guard_skipped: ("eager", 600),
+    identity_replaced_by_equality: ("eager", 300),
+    autocast_states_merged: ("eager", 1500),
+    field_dropped_from_the_cache_key: ("inductor", 60),
+    write_not_carried_over: ("eager", 300),
+}
