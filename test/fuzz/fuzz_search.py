@@ -17,8 +17,8 @@ from fuzz_text import program_text
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 
-# How many programs, and how many seconds, it may take to make a failing one smaller.
-REDUCE_PROGRAMS, REDUCE_SECONDS = 120, 60.0
+# How many programs, and how many seconds of work, it may take to make a failing one smaller.
+REDUCE_PROGRAMS, REDUCE_SECONDS = 120, 30.0
 # Programs of one search, after which its process ends.
 CHUNK = 60
 
@@ -99,11 +99,11 @@ class Search:
                 return
 
     def _reduce(self, find: Find) -> Find:
-        end = time.monotonic() + REDUCE_SECONDS
+        end = time.process_time() + REDUCE_SECONDS
         last = [find.failure]
 
         def fails(program: Program) -> bool:
-            if time.monotonic() > end:
+            if time.process_time() > end:
                 return False
             checked = self._check(program, find.mode)
             if checked.discarded or checked.failure is None or not _alike(checked.failure, find.failure):

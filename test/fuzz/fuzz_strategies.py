@@ -46,6 +46,10 @@ _NEEDS = {
     "buffer_grad": "asks_grad",
     "buffer_rebind": "buffer",
 }
+# Of parts whose names begin so there are many of one kind.
+_MANY = ("named_", "counted_", "asks_")
+_PARTS = [sorted(n for n in PARTS if not n.startswith(_MANY))] * 6
+_PARTS += [sorted(n for n in PARTS if n.startswith(prefix)) for prefix in _MANY]
 
 
 @st.composite
@@ -121,9 +125,11 @@ def programs(draw: st.DrawFn) -> Program:
     changes = tuple(tuple(draw(_change(things)) for _ in range(draw(st.sampled_from((1, 1, 2))))) for _ in range(steps))
     whats = [b.what for b in between if b.thing < 0] + [c.what for step in changes for c in step if c.thing < 0]
     kinds = draw(st.sampled_from((1, 1, 1, 2)))
-    names = sorted(PARTS)
     parts = tuple(
-        _with_needs([draw(st.sampled_from(names)) for _ in range(draw(st.sampled_from((0, 1, 1, 2))))], whats)
+        _with_needs(
+            [draw(st.sampled_from(draw(st.sampled_from(_PARTS)))) for _ in range(draw(st.sampled_from((0, 1, 1, 2))))],
+            whats,
+        )
         for _ in range(kinds)
     )
     classes = tuple((i % kinds for i in range(layers)) if kinds > 1 else (0,) * layers)

@@ -108,7 +108,7 @@ class Result:
     """What all searches of a run have seen."""
 
     tallies: dict[str, collections.Counter]
-    finds: list[Path]
+    finds: dict[Path, int]  # each, and how many programs were run by then
     broken: int
     seconds: float
 
@@ -134,6 +134,7 @@ def fuzz(options: Options) -> Result:
     until, scratch = start + options.seconds, Path(tempfile.mkdtemp())
     tallies = {name: collections.Counter() for name in _TALLIES}
     children: dict[int, int] = {}
+    finds: dict[Path, int] = {}
     number = broken = 0
     while True:
         while len(children) < options.jobs and time.monotonic() < until and number < options.most:
@@ -158,7 +159,8 @@ def fuzz(options: Options) -> Result:
             how = f"ended by signal {os.WTERMSIG(status)}"
             crash(from_json(spec), mode, options.backend, options.finds, how)
         broken += os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
-    finds = sorted(set(options.finds.glob("*.py")) - before)
+        for path in sorted(set(options.finds.glob("*.py")) - before):
+            finds.setdefault(path, sum(tallies["run"].values()))
     return Result(tallies, finds, broken, time.monotonic() - start)
 
 
@@ -167,8 +169,8 @@ def main() -> int:
     print(f"finds go to {options.finds}")
     result = fuzz(options)
     print("\n".join(result.lines()))
-    for path in result.finds:
-        print("found", path.name, "|", path.read_text().split("\n", 3)[2][:160])
+    for path, after in result.finds.items():
+        print(f"found after {after} programs:", path.name, "|", path.read_text().split("\n", 3)[2][:160])
     if result.broken:
         print(f"{result.broken} searches ended by an error of the fuzzer")
     return int(bool(result.finds or result.broken))
