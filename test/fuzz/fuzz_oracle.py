@@ -7,6 +7,7 @@ generator, how many frames were compiled by then, and how often the user's count
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import linecache
 import sys
@@ -176,20 +177,33 @@ def compare(flat: Run, got: Run, tolerance: float, verify: bool = False) -> Fail
     return None
 
 
-def check(text: str, mode: str, backend: str) -> Checked:
-    """Runs ``text`` three times; ``mode`` is one of MODES."""
-    tolerance = _TOLERANCE[backend] * (20 if "float16" in text and backend == "inductor" else 1)
-    how, _, verify = mode.partition("+")
+@functools.lru_cache(maxsize=1)
+def _without_regions(text: str, backend: str) -> tuple[Run, Checked | None]:
+    """The flat run, and why it shows nothing if it does not; one is enough for all modes of a program."""
     try:
         eager = _run(text, None, False, False, False)
     except Exception as e:
-        return Checked(discarded=f"not a program: {type(e).__name__}")
+        return Run(), Checked(discarded=f"not a program: {type(e).__name__}")
     flat = _run(text, backend, False, False, False)
     if flat.errors and not eager.errors:
-        return Checked(Failure("flat", flat.errors[-1][:300]), discarded="flat raises")
-    if found := _difference(eager, flat, tolerance):
-        return Checked(Failure("flat", found.message), discarded=f"flat has another {found.kind}")
+        return flat, Checked(Failure("flat", flat.errors[-1][:300]), "flat raises")
+    if found := _difference(eager, flat, _tolerance(text, backend)):
+        return flat, Checked(Failure("flat", found.message), f"flat has another {found.kind}")
+    return flat, None
+
+
+def _tolerance(text: str, backend: str) -> float:
+    return _TOLERANCE[backend] * (20 if "float16" in text and backend == "inductor" else 1)
+
+
+def check(text: str, mode: str, backend: str) -> Checked:
+    """Runs ``text`` eagerly, flat and with regions; ``mode`` is one of MODES."""
+    flat, discarded = _without_regions(text, backend)
+    if discarded is not None:
+        return discarded
+    how, _, verify = mode.partition("+")
     got = _run(text, backend, how != "flag", how != "mark", bool(verify))
+    tolerance = _tolerance(text, backend)
     failure = compare(flat, got, tolerance, bool(verify))
     if failure is not None:
         again = _run(text, backend, False, False, False)
@@ -202,4 +216,5 @@ def clean() -> None:
     """Lets go of what the programs so far have left in the process."""
     torch._dynamo.reset()
     linecache.cache.clear()
+    _without_regions.cache_clear()
     gc.collect()
