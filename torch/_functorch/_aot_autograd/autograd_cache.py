@@ -104,7 +104,8 @@ def parts_of_key(
         graph = CanonicalGraph(gm, pickler.dumps)
         _check_calls(graph)
         graph.let_go()
-        return key_parts(graph, example_inputs, config, details, pickler.dumps, symbols)
+        specialization = gm.meta.get("specialization")
+        return key_parts(graph, example_inputs, config, details, pickler.dumps, symbols, specialization)
     except UnkeyableGraph as reason:
         raise BypassAOTAutogradCache(str(reason)) from reason
 

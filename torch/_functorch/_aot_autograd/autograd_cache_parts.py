@@ -17,7 +17,7 @@ import torch
 from torch._dynamo.region_identity import ambient_state, global_state_key
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph, UnkeyableGraph
-from torch._functorch._aot_autograd.canonical_inputs import SymbolNames, shared_memory
+from torch._functorch._aot_autograd.canonical_inputs import SymbolNames, shared_memory, specialized_to
 from torch.fx.experimental import _config as symbolic_options
 
 
@@ -28,6 +28,7 @@ PARTS: dict[str, str] = {
     "system_info": "code for another device or CPU would run here",
     "graph": "another program's code would run",
     "inputs": "code for other shapes, strides, dtypes, devices or requires_grad would run",
+    "specialization": "code for one size would run where the program asks for code for another, or for all",
     "symbols": "code that relies on the range of a size would run for sizes outside of it",
     "shared_memory": "code for separate inputs would run on overlapping ones, and lose writes",
     "aot_config": "inputs would be passed at other places, or mutations written back where they were not",
@@ -110,6 +111,7 @@ def key_parts(
     details: Any,
     serialize: Callable[[Any], bytes],
     symbols: SymbolNames,
+    specialization: Any = None,
 ) -> KeyParts:
     """The parts of a graph's key.
 
@@ -119,6 +121,8 @@ def key_parts(
     parts = KeyParts(graph=graph)
     parts.add("graph", plain_bytes([graph.targets, graph.records]))
     parts.add("inputs", serialize(details.example_inputs))
+    sources = aot_config.aot_autograd_arg_pos_to_source
+    parts.add("specialization", plain_bytes(specialized_to(specialization, sources)))
     parts.add("shared_memory", serialize(shared_memory(example_inputs)))
     parts.add("aot_config", serialize(_aot_config_values(aot_config)))
     parts.add("ambient", serialize([torch.is_inference_mode_enabled(), *ambient_state(global_state_key())]))

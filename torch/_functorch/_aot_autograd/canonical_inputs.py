@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
@@ -66,6 +67,23 @@ class SymbolNames:
                 )
             )
         return facts
+
+
+def specialized_to(specialization: Any, sources: Sequence[Any] | None) -> tuple[int | str, str] | None:
+    """Which size a graph is compiled for, and what is taken for granted of it; None when nothing is.
+
+    Dynamo compiles one graph for all sizes, and again for each condition of ``mark_dynamic(specialize_on=[...])``.  It
+    notes the condition at the graph and in the shape environment, under the symbol of the first compile: the inputs
+    have the same metadata each time.  The condition is asked what it says of a symbol, so it may be written in any way.
+    """
+    if specialization is None:
+        return None
+    source = specialization.source
+    names = [None if s is None else s.name for s in sources or ()]
+    tensor = source.base.name
+    where: int | str = names.index(tensor) if tensor in names else tensor
+    said = specialization.check_fn(ShapeEnv().create_unbacked_symint())  # the first symbol of its own environment
+    return where, f"{source.prop.name} {source.idx} {said}"
 
 
 def _expressions(inputs: Sequence[Any]) -> Iterator[Any]:
