@@ -48,6 +48,7 @@ import torch
 import torch.fx
 from torch._dynamo.region_identity import lifted_key
 from torch._dynamo.region_legality import is_users_operator, writes_memory_only
+from torch._dynamo.region_symbols import symbols_of, taken_as
 from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -83,13 +84,19 @@ def value_storages(value: object) -> list[int]:
 
 
 def inputs_of(region: list[Node]) -> list[Node]:
-    """Values that a region takes from outside, by first use."""
+    """Values that a region takes from outside, by first use, each behind its symbols.
+
+    See Note [A body is given its symbols].
+    """
     inside = set(region)
     found: dict[Node, None] = {}
+    seen: set[Node] = set()
 
     def visit(operand: Node) -> Node:
-        if operand not in inside:
-            found[operand] = None
+        if operand not in inside and operand not in seen:
+            seen.add(operand)
+            found.update(dict.fromkeys(symbols_of(operand)))
+            found[taken_as(operand)] = None
         return operand
 
     for node in region:

@@ -20,6 +20,7 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
 from torch._dynamo.region_boundary import inputs_of
+from torch._dynamo.region_symbols import taken_as
 from torch._higher_order_ops.region_metadata import OUTLINED
 
 
@@ -129,7 +130,7 @@ def make_body(region: Region, places: list[int]) -> tuple[torch.fx.Graph, dict[N
         if "example_value" in outer.meta:
             copy[outer].meta["example_value"] = outer.meta["example_value"]
     for node in region:
-        copy[node] = body.node_copy(node, copy.__getitem__)
+        copy[node] = body.node_copy(node, lambda operand: copy.get(operand) or copy[taken_as(operand)])
     body.output(tuple(copy[region[place]] for place in places))
     return body, copy
 
@@ -168,10 +169,12 @@ def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], places
     """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node."""
     stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
     inner = [n for n in body.nodes if n.op not in ("placeholder", "output")]
+    inside = set(region)
     for ours, theirs in zip(inner, region, strict=True):
         mapped = torch.fx.map_arg((ours.args, ours.kwargs), stand_in.__getitem__)
+        wanted = torch.fx.map_arg((theirs.args, theirs.kwargs), lambda n: n if n in inside else taken_as(n))
         same = (ours.op, ours.target) == (theirs.op, theirs.target)
-        if not same or repr(mapped) != repr((theirs.args, theirs.kwargs)):
+        if not same or repr(mapped) != repr(wanted):
             raise RegionInvariantError(f"{ours.format_node()} stands for {theirs.format_node()}")
         stand_in[ours] = theirs
     returned = [stand_in[n] for n in body.output_node().args[0]]  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ from torch._dynamo.region_effects import carry_out
 from torch._dynamo.region_outlining import call_meta
 from torch._dynamo.region_results import Maker, value_like
 from torch._dynamo.region_reuse import Match, keep_class_lookups, to_be_tracked, transported_guards
+from torch._dynamo.region_symbols import is_symbol
 from torch._dynamo.region_tracking import track_later
 from torch._guards import Guard, Source, TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
@@ -290,7 +291,8 @@ class CalledPiece:
 
     def call(self, graph: torch.fx.Graph, stands_for: dict[Node, Node], values: _Values) -> dict[Node, Node]:
         """Emits a call where ``graph`` inserts; returns what stands for the run's results."""
-        operands = [stands_for[node] for node in self.inputs]
+        # A symbol is the same input of the graph for both calls.
+        operands = [node if is_symbol(node) else stands_for[node] for node in self.inputs]
         nodes = [self.region[place] for place in self.places]
         metas = [{**node.meta, "example_value": values.like(node.meta["example_value"])} for node in nodes]
         body_node = graph.get_attr(self.name)
