@@ -44,29 +44,29 @@ class RegionGraphTest(TestCase):
             """\
 class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[4, 4]", L_y_: "f32[4, 4]"):
-        subgraph_1 = self.subgraph_0
         l_x_ = L_x_
         l_y_ = L_y_
-        invoke_subgraph_2 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_0', l_x_, l_y_);  subgraph_1 = None
-        getitem_8: "f32[4, 4]" = invoke_subgraph_2[0]
-        getitem_9: "f32[4]" = invoke_subgraph_2[1]
-        getitem_10: "f32[4, 4]" = invoke_subgraph_2[2];  invoke_subgraph_2 = None
         subgraph_0 = self.subgraph_0
-        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', l_y_, l_x_);  subgraph_0 = l_y_ = l_x_ = None
-        getitem_5: "f32[4, 4]" = invoke_subgraph_1[0]
-        getitem_6: "f32[4]" = invoke_subgraph_1[1]
-        getitem_7: "f32[4, 4]" = invoke_subgraph_1[2];  invoke_subgraph_1 = None
-        return (getitem_8, getitem_9, getitem_10, getitem_5, getitem_6, getitem_7)
+        invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', l_x_, l_y_);  subgraph_0 = None
+        getitem: "f32[4, 4]" = invoke_subgraph[0]
+        getitem_1: "f32[4]" = invoke_subgraph[1]
+        getitem_2: "f32[4, 4]" = invoke_subgraph[2];  invoke_subgraph = None
+        subgraph_1 = self.subgraph_0
+        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_0', l_y_, l_x_);  subgraph_1 = l_y_ = l_x_ = None
+        getitem_3: "f32[4, 4]" = invoke_subgraph_1[0]
+        getitem_4: "f32[4]" = invoke_subgraph_1[1]
+        getitem_5: "f32[4, 4]" = invoke_subgraph_1[2];  invoke_subgraph_1 = None
+        return (getitem, getitem_1, getitem_2, getitem_3, getitem_4, getitem_5)
     class subgraph_0(torch.nn.Module):
-        def forward(self, arg0: "f32[4, 4]", arg1: "f32[4, 4]"):
-            matmul: "f32[4, 4]" = arg0 @ arg1
+        def forward(self, l_x_: "f32[4, 4]", l_y_: "f32[4, 4]"):
+            matmul: "f32[4, 4]" = l_x_ @ l_y_
             sin: "f32[4, 4]" = matmul.sin();  matmul = None
-            max_1 = arg0.max(0)
+            max_1 = l_x_.max(0)
             getitem: "f32[4]" = max_1[0]
             getitem_1: "i64[4]" = max_1[1];  max_1 = getitem_1 = None
-            matmul_1: "f32[4, 4]" = arg1 @ arg0;  arg0 = None
+            matmul_1: "f32[4, 4]" = l_y_ @ l_x_;  l_x_ = None
             cos: "f32[4, 4]" = matmul_1.cos();  matmul_1 = None
-            matmul_2: "f32[4, 4]" = cos @ arg1;  cos = arg1 = None
+            matmul_2: "f32[4, 4]" = cos @ l_y_;  cos = l_y_ = None
             return (sin, getitem, matmul_2)""",
         )
 
@@ -85,19 +85,19 @@ class GraphModule(torch.nn.Module):
             """\
 class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[4, 4]"):
-        subgraph_1 = self.subgraph_0
         l_x_ = L_x_
-        invoke_subgraph_2 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_0', l_x_);  subgraph_1 = l_x_ = None
-        getitem_2: "f32[4, 4]" = invoke_subgraph_2[0];  invoke_subgraph_2 = None
-        mul: "f32[4, 4]" = getitem_2 * getitem_2
-        mul_1: "f32[4, 4]" = mul * getitem_2;  mul = None
         subgraph_0 = self.subgraph_0
-        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', getitem_2);  subgraph_0 = getitem_2 = None
+        invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', l_x_);  subgraph_0 = l_x_ = None
+        getitem: "f32[4, 4]" = invoke_subgraph[0];  invoke_subgraph = None
+        mul: "f32[4, 4]" = getitem * getitem
+        mul_1: "f32[4, 4]" = mul * getitem;  mul = None
+        subgraph_1 = self.subgraph_0
+        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_0', getitem);  subgraph_1 = getitem = None
         getitem_1: "f32[4, 4]" = invoke_subgraph_1[0];  invoke_subgraph_1 = None
         return (mul_1, getitem_1)
     class subgraph_0(torch.nn.Module):
-        def forward(self, arg0: "f32[4, 4]"):
-            sin: "f32[4, 4]" = arg0.sin();  arg0 = None
+        def forward(self, l_x_: "f32[4, 4]"):
+            sin: "f32[4, 4]" = l_x_.sin();  l_x_ = None
             y: "f32[4, 4]" = sin + 1;  sin = None
             return (y,)""",
         )
@@ -118,22 +118,22 @@ class GraphModule(torch.nn.Module):
             """\
 class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[4, 4]", L_r_closure_0_cell_contents_closure_0_cell_contents: "f32[4, 4]"):
-        subgraph_1 = self.subgraph_0
         l_x_ = L_x_
         l_r_closure_0_cell_contents_closure_0_cell_contents = L_r_closure_0_cell_contents_closure_0_cell_contents
-        invoke_subgraph_2 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_0', l_x_, l_r_closure_0_cell_contents_closure_0_cell_contents);  subgraph_1 = None
-        getitem_2: "f32[4, 4]" = invoke_subgraph_2[0];  invoke_subgraph_2 = None
-        add: "f32[4, 4]" = l_x_ + l_r_closure_0_cell_contents_closure_0_cell_contents;  l_x_ = None
-        add_1: "f32[4, 4]" = add + getitem_2;  add = None
         subgraph_0 = self.subgraph_0
-        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', getitem_2, l_r_closure_0_cell_contents_closure_0_cell_contents);  subgraph_0 = l_r_closure_0_cell_contents_closure_0_cell_contents = None
+        invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', l_x_, l_r_closure_0_cell_contents_closure_0_cell_contents);  subgraph_0 = None
+        c: "f32[4, 4]" = invoke_subgraph[0];  invoke_subgraph = None
+        add: "f32[4, 4]" = l_x_ + l_r_closure_0_cell_contents_closure_0_cell_contents;  l_x_ = None
+        add_1: "f32[4, 4]" = add + c;  add = None
+        subgraph_1 = self.subgraph_0
+        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_0', c, l_r_closure_0_cell_contents_closure_0_cell_contents);  subgraph_1 = l_r_closure_0_cell_contents_closure_0_cell_contents = None
         getitem_1: "f32[4, 4]" = invoke_subgraph_1[0];  invoke_subgraph_1 = None
-        return (add_1, getitem_2, getitem_1)
+        return (add_1, c, getitem_1)
     class subgraph_0(torch.nn.Module):
-        def forward(self, arg0: "f32[4, 4]", arg1: "f32[4, 4]"):
-            matmul: "f32[4, 4]" = arg0 @ arg1;  arg0 = arg1 = None
-            c: "f32[4, 4]" = matmul.cos();  matmul = None
-            return (c,)""",
+        def forward(self, l_x_: "f32[4, 4]", l_r_closure_0_cell_contents_closure_0_cell_contents: "f32[4, 4]"):
+            matmul: "f32[4, 4]" = l_x_ @ l_r_closure_0_cell_contents_closure_0_cell_contents;  l_x_ = l_r_closure_0_cell_contents_closure_0_cell_contents = None
+            cos: "f32[4, 4]" = matmul.cos();  matmul = None
+            return (cos,)""",
         )
 
     def test_a_value_that_nobody_uses_is_no_output(self):
@@ -150,24 +150,24 @@ class GraphModule(torch.nn.Module):
             """\
 class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[4, 4]"):
-        subgraph_1 = self.subgraph_1
-        subgraph_0 = self.subgraph_0
         l_x_ = L_x_
+        subgraph_0 = self.subgraph_0
         invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', l_x_);  subgraph_0 = None
         getitem: "f32[4, 4]" = invoke_subgraph[0];  invoke_subgraph = None
         t: "f32[4, 4]" = l_x_.t();  l_x_ = None
+        subgraph_1 = self.subgraph_1
         invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_1', t);  subgraph_1 = t = None
         getitem_1: "f32[4, 4]" = invoke_subgraph_1[0];  invoke_subgraph_1 = None
         return (getitem, getitem_1)
-    class subgraph_1(torch.nn.Module):
-        def forward(self, arg0: "f32[4, 4]"):
-            y_1: "f32[4, 4]" = arg0.sin();  arg0 = None
-            mul_1: "f32[4, 4]" = y_1 * 2
-            cos_1: "f32[4, 4]" = y_1.cos();  y_1 = cos_1 = None
-            return (mul_1,)
     class subgraph_0(torch.nn.Module):
-        def forward(self, arg0: "f32[4, 4]"):
-            y: "f32[4, 4]" = arg0.sin();  arg0 = None
+        def forward(self, l_x_: "f32[4, 4]"):
+            y: "f32[4, 4]" = l_x_.sin();  l_x_ = None
+            mul: "f32[4, 4]" = y * 2
+            cos: "f32[4, 4]" = y.cos();  y = cos = None
+            return (mul,)
+    class subgraph_1(torch.nn.Module):
+        def forward(self, t: "f32[4, 4]"):
+            y: "f32[4, 4]" = t.sin();  t = None
             mul: "f32[4, 4]" = y * 2
             cos: "f32[4, 4]" = y.cos();  y = cos = None
             return (mul,)""",
@@ -189,13 +189,14 @@ class GraphModule(torch.nn.Module):
             """\
 class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[4, 4]"):
-        subgraph_0 = self.subgraph_0
         l_x_ = L_x_
-        invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', l_x_)
+        subgraph_0 = self.subgraph_0
+        invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', l_x_);  subgraph_0 = None
         getitem: "f32[4, 4]" = invoke_subgraph[0];  invoke_subgraph = None
         a: "f32[16]" = l_x_.view(16);  l_x_ = None
         c: "f32[4, 4]" = getitem.t()
-        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', getitem);  subgraph_0 = None
+        subgraph_1 = self.subgraph_0
+        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_0', getitem);  subgraph_1 = None
         getitem_1: "f32[4, 4]" = invoke_subgraph_1[0];  invoke_subgraph_1 = None
         d: "f32[16]" = getitem.view(16);  getitem = None
         g: "f32[4, 4]" = getitem_1.t();  getitem_1 = None
@@ -205,8 +206,8 @@ class GraphModule(torch.nn.Module):
         add_1: "f32[4, 4]" = c + g;  c = g = None
         return (add, add_1)
     class subgraph_0(torch.nn.Module):
-        def forward(self, arg0: "f32[4, 4]"):
-            sin: "f32[4, 4]" = arg0.sin();  arg0 = None
+        def forward(self, l_x_: "f32[4, 4]"):
+            sin: "f32[4, 4]" = l_x_.sin();  l_x_ = None
             y: "f32[4, 4]" = sin * 2;  sin = None
             return (y,)""",
         )
@@ -251,26 +252,27 @@ class GraphModule(torch.nn.Module):
             """\
 class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[4, 4]"):
-        subgraph_2 = self.subgraph_1
         l_x_ = L_x_
-        invoke_subgraph_3 = torch.ops.higher_order.invoke_subgraph(subgraph_2, 'subgraph_1', l_x_);  subgraph_2 = l_x_ = None
-        getitem_3: "f32[4, 4]" = invoke_subgraph_3[0];  invoke_subgraph_3 = None
         subgraph_1 = self.subgraph_1
-        invoke_subgraph_2 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_1', getitem_3);  subgraph_1 = getitem_3 = None
-        getitem_2: "f32[4, 4]" = invoke_subgraph_2[0];  invoke_subgraph_2 = None
-        return (getitem_2,)
+        invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_1', l_x_);  subgraph_1 = l_x_ = None
+        getitem: "f32[4, 4]" = invoke_subgraph[0];  invoke_subgraph = None
+        subgraph_2 = self.subgraph_1
+        invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_2, 'subgraph_1', getitem);  subgraph_2 = getitem = None
+        getitem_1: "f32[4, 4]" = invoke_subgraph_1[0];  invoke_subgraph_1 = None
+        return (getitem_1,)
     class subgraph_1(torch.nn.Module):
-        def forward(self, arg0: "f32[4, 4]"):
+        def forward(self, l_x_: "f32[4, 4]"):
             subgraph_0 = self.subgraph_0
-            invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', arg0);  arg0 = None
+            invoke_subgraph = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', l_x_);  subgraph_0 = l_x_ = None
             getitem: "f32[4, 4]" = invoke_subgraph[0];  invoke_subgraph = None
             mul: "f32[4, 4]" = getitem * 2;  getitem = None
-            invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_0, 'subgraph_0', mul);  subgraph_0 = mul = None
+            subgraph_1 = self.subgraph_0
+            invoke_subgraph_1 = torch.ops.higher_order.invoke_subgraph(subgraph_1, 'subgraph_0', mul);  subgraph_1 = mul = None
             getitem_1: "f32[4, 4]" = invoke_subgraph_1[0];  invoke_subgraph_1 = None
             return (getitem_1,)
         class subgraph_0(torch.nn.Module):
-            def forward(self, arg0: "f32[4, 4]"):
-                sin: "f32[4, 4]" = arg0.sin();  arg0 = None
+            def forward(self, l_x_: "f32[4, 4]"):
+                sin: "f32[4, 4]" = l_x_.sin();  l_x_ = None
                 add: "f32[4, 4]" = sin + 1;  sin = None
                 return (add,)""",
         )

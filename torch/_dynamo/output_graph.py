@@ -5,7 +5,6 @@ And the inputs of a graph that come into being at one place of the program have 
 
 from __future__ import annotations
 
-import traceback
 from typing import Any
 
 import torch
@@ -13,10 +12,10 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.code_context import code_context
 from torch._dynamo.graph_deduplication import outline_repeats
+from torch._dynamo.region_calls import stack_trace
 from torch._dynamo.region_cutting import cut_out_calls
 from torch._dynamo.region_outlining import Outliner
 from torch._dynamo.source import LocalSource, ParamBufferSource
-from torch.fx.experimental.symbolic_shapes import uninteresting_files
 from torch.fx.node import Target
 
 from torch_regions.overlay import replaces, stock
@@ -33,21 +32,6 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     if config.use_graph_deduplication:
         outline_repeats(outliner, self.graph, 0)
     return outliner.bodies
-
-
-def _stack_trace(output: Any, tx: Any) -> str:
-    """The user's stack at ``tx``, as nodes have it."""
-    frames = []
-    while tx is not None:
-        frames.append(tx)
-        tx = tx.parent
-    place = tuple([(frame.f_code, frame.current_instruction, frame.lineno) for frame in frames])
-    calls = output.region_tracker.calls
-    if calls.traced_at is None or calls.traced_at[0] != place:
-        users = [frame.frame_summary() for frame in frames if not frame.is_co_filename_from_nn_modules()]
-        summaries = [f for f in users if f.filename not in uninteresting_files()]
-        calls.traced_at = place, "".join(traceback.StackSummary.from_list(summaries[::-1]).format())
-    return calls.traced_at[1]  # type: ignore[no-any-return]
 
 
 @replaces("SubgraphTracer._create_proxy")
@@ -69,7 +53,7 @@ def _create_proxy(
     node = self.create_node(kind, target, (), {}, name, type_expr)
     if tx.nn_module_stack:
         node.meta["nn_module_stack"] = tx.nn_module_stack.copy()
-    node.stack_trace = _stack_trace(self.output_graph, tx)
+    node.stack_trace = stack_trace(tx)
     return self.proxy(node)  # type: ignore[no-any-return]
 
 

@@ -21,6 +21,7 @@ That asks of every feature of Dynamo whether it works in a body; this asks of no
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from torch._dynamo import config
 from torch._dynamo.exc import ObservedException, RestartAnalysis, TorchRuntimeError, Unsupported
 from torch._dynamo.region_candidates import Candidates
 from torch._dynamo.region_outcomes import CallOutcome, Outcome, RegionInlineReason, record
+from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class RegionCall:
 
     function: str
     caller: str  # file:line
+    # The user's stack where it is called, for the node that it becomes.
+    stack_trace: str | None = None
     # What the user wants the body compiled with (nested_compile_region's options), or None.
     options: Any = None
     # What the user says that it depends on (nested_compile_region's reuse_hash_fn): calls of equal keys have one body.
@@ -111,10 +115,12 @@ class RegionCalls:
         self.exported: bool | None = None
         # Whether plain parameters are inputs of static sizes; None as long as nobody has asked.
         self.lifts: bool | None = None
-        # Where the last input of the graph came into being, and the stack trace there.
+        # Where a stack trace was last asked for, and what it was there.
         self.traced_at: tuple[Any, str] | None = None
         # Containers that a held index was used on, where what they hold was known before the call.
         self.indexed: dict[int, VariableTracker] = {}
+        # node of a region -> its name when the call ended that it was traced in: what the region calls it.
+        self.inside: dict[Node, str] = {}
 
     def is_only(self, holding: Holding) -> bool:
         """Whether the call of ``holding`` is the only one that is observed."""
@@ -129,6 +135,7 @@ class RegionCalls:
         """
         graph = tx.output.graph
         before = graph._root.prev
+        call.stack_trace = stack_trace(tx)
         call.outer = outer = self.open
         self.open = call
         tracked = config.track_nodes_for_deduplication
@@ -149,9 +156,27 @@ class RegionCalls:
             call.end(Outcome.INLINED, RegionInlineReason.FAILED)
             return result
         call.graph, call.nodes = graph, nodes
+        for node in nodes:
+            self.inside.setdefault(node, node.name)
         # An inner call in another graph is in the body of a higher order operator inside this one.
         (outer.inner if outer is not None else self.outermost).append(call)
         return result
+
+
+def stack_trace(tx: InstructionTranslatorBase) -> str:
+    """The user's stack at ``tx``, as nodes have it."""
+    frames = []
+    frame: Any = tx
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.parent
+    place = tuple([(frame.f_code, frame.current_instruction, frame.lineno) for frame in frames])
+    calls = tx.output.region_tracker.calls
+    if calls.traced_at is None or calls.traced_at[0] != place:
+        users = [frame.frame_summary() for frame in frames if not frame.is_co_filename_from_nn_modules()]
+        summaries = [f for f in users if f.filename not in uninteresting_files()]
+        calls.traced_at = place, "".join(traceback.StackSummary.from_list(summaries[::-1]).format())
+    return calls.traced_at[1]
 
 
 def _why_it_left(error: Exception) -> RegionInlineReason:

@@ -26,6 +26,7 @@ from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.graph_region_tracker import Node, Region, meaning
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_fitting import Fitter
+from torch._dynamo.region_names import given_name, name_anew
 from torch._dynamo.region_outcomes import Outcome, RegionInlineReason
 from torch._dynamo.region_outlining import Outliner, make_body, used_outside
 from torch._dynamo.region_repeats import MIN_REGION_NODES, Repeat
@@ -43,6 +44,8 @@ def cut_out_calls(output_graph: OutputGraph, outliner: Outliner) -> None:
     """Replaces the calls of regions that were noted in ``output_graph.graph``, in place."""
     if calls := output_graph.region_tracker.calls.outermost:
         _Cutter(outliner).cut(output_graph.graph, calls)
+        if outliner.bodies:
+            name_anew(output_graph.graph, outliner.given)
 
 
 class CallBenefit:
@@ -136,7 +139,7 @@ class _Cutter:
             places = used_outside(piece.regions, wanted)
             name = self._body(graph, piece, places, depth)
             options = piece.calls[0].options
-            ready.append((piece, places, name, options))
+            ready.append((piece, places, name))
             for region, call in zip(piece.regions, piece.calls, strict=True):
                 called[id(call)][region[0]] = CalledPiece(region, places, name, options, self.outliner)
         for call in calls:
@@ -148,25 +151,31 @@ class _Cutter:
                 call.stamps.clear()
             if call.automatic:
                 _count(called.get(id(call), {}).values(), 1 + stamps)
-        for piece, places, name, options in ready:
-            self.outliner.replace(graph, piece.regions, places, name, options)
+        for piece, places, name in ready:
+            called_at = [call.stack_trace for call in piece.calls]
+            self.outliner.replace(graph, piece.regions, places, name, piece.calls[0].options, called_at)
 
     def _body(self, graph: torch.fx.Graph, piece: _Piece, places: list[int], depth: int) -> str:
         """The name of the body of ``piece`` that returns ``places``; makes it if there is none."""
         # AOTAutograd finds no body that a graph calls both itself and from inside another body.
         whole = (piece.meaning, tuple(places), depth)
-        body, copies = make_body(piece.regions[0], places)
+        body, copies = make_body(piece.regions[0], places, called=True)
         self.outliner.check(graph, piece.regions, places, body)
         name = self.outliner.names.get(whole)
         if name is None:
+            inside = self.tracker.calls.inside
             for node in piece.regions[0]:
                 self.tracker.copy_track(node, copies[node])
+                if (named := inside.get(node)) is not None:
+                    inside[copies[node]] = named
+                    self.outliner.given[copies[node]] = given_name(node, named)
             first = piece.calls[0]
             written = self.tracker.written_inputs(piece.regions[0])
             if not written:  # Note [A region may write to an input]
                 self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner], depth + 1)
                 if config.use_graph_deduplication:
                     outline_repeats(self.outliner, body, depth + 1)
+            name_anew(body, self.outliner.given)
             name = self.outliner.install(whole, body, written, first.options)
             counters["graph_deduplication"]["bodies"] += first.automatic
         return name
@@ -250,6 +259,7 @@ def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: d
     return RegionCall(
         call.function,
         call.caller,
+        call.stack_trace,
         options=call.options,
         graph=body if call.graph is outer.graph else None,
         nodes=[copies[n] for n in call.nodes if n in copies],

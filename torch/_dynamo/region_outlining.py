@@ -11,8 +11,9 @@ from scratch before and after each replacement, and a violation raises ``RegionI
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
 from torch._dynamo.region_boundary import inputs_of
+from torch._dynamo.region_names import GivenNames, name_outside
 from torch._dynamo.region_symbols import taken_as
 from torch._higher_order_ops.region_metadata import OUTLINED
 
@@ -44,6 +46,8 @@ class Outliner:
         self.numbers: dict[Hashable, int] = {}
         # what a body is, with the places that it returns and how deep it is called -> its name.
         self.names: dict[Hashable, str] = {}
+        # result of a call -> what the program calls it.
+        self.given: GivenNames = {}
 
     def check(self, graph: torch.fx.Graph, group: list[Region], places: list[int], body: torch.fx.Graph) -> None:
         """Under lint: whether calls of ``body``, which returns ``places``, may replace ``group``."""
@@ -67,22 +71,43 @@ class Outliner:
         return name
 
     def replace(
-        self, graph: torch.fx.Graph, group: list[Region], places: list[int], name: str, options: Any = None
+        self,
+        graph: torch.fx.Graph,
+        group: list[Region],
+        places: list[int],
+        name: str,
+        options: Any = None,
+        called_at: Sequence[str | None] = (),
     ) -> None:
-        """Replaces the regions of ``group`` by calls of the body ``name``, which returns ``places``."""
-        with graph.inserting_before():
-            body_node = graph.get_attr(name)
-        for region in group:
-            self._replace(graph, region, places, body_node, options)
+        """Replaces the regions of ``group`` by calls of the body ``name``, which returns ``places``.
+
+        ``called_at``: for regions that the program calls, the stack trace of each call.
+        """
+        body = None
+        if not called_at:  # one node that stands for the body, as in stock
+            with graph.inserting_before():
+                body = graph.get_attr(name)
+        for region, stack_trace in itertools.zip_longest(group, called_at):
+            self._replace(graph, region, places, name, call_meta(region[-1], options, stack_trace), body)
             if config.graph_deduplication_lint:
                 graph.lint()
 
-    def _replace(self, graph: torch.fx.Graph, region: Region, places: list[int], body_node: Node, options: Any) -> None:
+    def _replace(
+        self,
+        graph: torch.fx.Graph,
+        region: Region,
+        places: list[int],
+        name: str,
+        meta: dict[str, Any],
+        body: Node | None,
+    ) -> None:
         """Puts a call of a body in the place of a region's last node, and erases the region."""
         results = [region[place] for place in places]
         with graph.inserting_before(region[-1].next):
             metas = [dict(r.meta) for r in results]
-            outside = self.call(graph, body_node, inputs_of(region), metas, call_meta(region[-1], options))
+            inside = self.tracker.calls.inside
+            named = [name_outside(result, inside) for result in results] if body is None else []
+            outside = self.call(graph, name, inputs_of(region), metas, meta, named, body)
         for result, outer in zip(results, outside, strict=True):
             result.replace_all_uses_with(outer, delete_user_cb=_not_in(region))
         for node in reversed(region):
@@ -91,21 +116,32 @@ class Outliner:
     def call(
         self,
         graph: torch.fx.Graph,
-        body_node: Node,
+        name: str,
         operands: list[Node],
         result_metas: list[dict[str, Any]],
         meta: dict[str, Any],
+        named: Sequence[str | None] = (),
+        body: Node | None = None,
     ) -> list[Node]:
-        """Emits a call of the body at ``body_node`` where ``graph`` inserts; returns a node for each result."""
-        name = str(body_node.target)
-        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body_node, name, *operands))
+        """Emits a call of the body ``name`` where ``graph`` inserts; returns a node for each result.
+
+        ``named``: what the program calls the results.  ``body`` is the node that stands for the body, if there is one.
+        """
+        if body is None:
+            body = graph.get_attr(name)
+            body.meta = {k: v for k, v in meta.items() if k == "stack_trace"}
+        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *operands))
         call.meta = {**meta, "example_value": tuple(m["example_value"] for m in result_metas)}
         for place in self.bodies[name].meta[OUTLINED]:
             self.tracker.add_node_mutation(call, 1 + place)  # the body comes before the operands
         results = []
-        for k, result_meta in enumerate(result_metas):
+        for k, (result_meta, given) in enumerate(itertools.zip_longest(result_metas, named)):
             results.append(graph.call_function(operator.getitem, (call, k)))
             results[-1].meta = result_meta
+            if "stack_trace" in meta:
+                result_meta["stack_trace"] = meta["stack_trace"]
+            if named:
+                self.given[results[-1]] = given
         return results
 
 
@@ -118,15 +154,17 @@ def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[in
     return sorted(places)
 
 
-def make_body(region: Region, places: list[int]) -> tuple[torch.fx.Graph, dict[Node, Node]]:
+def make_body(region: Region, places: list[int], called: bool = False) -> tuple[torch.fx.Graph, dict[Node, Node]]:
     """The graph of a region: its inputs in, the values at ``places`` out, as a tuple.
+
+    Inputs have the names that stock gives them: their own in the body of a region that the program calls, else numbers.
 
     Also returns which node of the body stands for which of the region and its inputs.
     """
     body = torch.fx.Graph()
     copy: dict[Node, Node] = {}
     for k, outer in enumerate(inputs_of(region)):
-        copy[outer] = body.placeholder(f"arg{k}")
+        copy[outer] = body.placeholder(outer.name if called else f"arg{k}")
         if "example_value" in outer.meta:
             copy[outer].meta["example_value"] = outer.meta["example_value"]
     for node in region:
@@ -135,9 +173,14 @@ def make_body(region: Region, places: list[int]) -> tuple[torch.fx.Graph, dict[N
     return body, copy
 
 
-def call_meta(last: Node, options: Any) -> dict[str, Any]:
-    """What is noted at a call of a region whose last node is ``last``, besides its value."""
+def call_meta(last: Node, options: Any, stack_trace: str | None = None) -> dict[str, Any]:
+    """What is noted at a call of a region whose last node is ``last``, besides its value.
+
+    ``stack_trace`` is that of the program's call; a region that was found is not called, and has its last node's.
+    """
     meta = {k: v for k, v in last.meta.items() if k in ("stack_trace", "creation_timestamp")}
+    if stack_trace is not None:
+        meta["stack_trace"] = stack_trace
     if options is not None:
         meta["custom"] = {"nested_region_config": options}
     return meta

@@ -19,6 +19,7 @@ import torch.fx
 from torch._dynamo.region_arguments import Arguments
 from torch._dynamo.region_boundary import GraphView, inputs_of
 from torch._dynamo.region_effects import carry_out
+from torch._dynamo.region_names import given_name
 from torch._dynamo.region_outlining import call_meta
 from torch._dynamo.region_results import Maker, value_like
 from torch._dynamo.region_reuse import Match, keep_class_lookups, to_be_tracked, transported_guards
@@ -200,10 +201,18 @@ def _replaced(nodes: list[Node], at: Node, gone: set[Node], new: list[Node]) -> 
 
 def _as_call(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCall, stamp: Stamp) -> RegionCall:
     """Puts a stamp back as a call of its own."""
+    stack_trace = stamp.node.stack_trace
     came_from = put_back(graph, tracker, call, stamp)
     nodes = [came_from[n] for n in call.nodes if n in came_from]
     return dataclasses.replace(
-        call, nodes=nodes, inner=[], stamps=[], ended=True, outer=stamp.outer, came_from=came_from
+        call,
+        stack_trace=stack_trace,
+        nodes=nodes,
+        inner=[],
+        stamps=[],
+        ended=True,
+        outer=stamp.outer,
+        came_from=came_from,
     )
 
 
@@ -252,10 +261,11 @@ class Replacement:
         """
         stands_for: dict[Node, Node] = dict(zip(self.operands, stamp.operands, strict=True))
         values = _Values(stands_for)
+        given = {node: given_name(result) for node, result in stamp.results.items()}
         with graph.inserting_before(stamp.node):
             for step in self.steps:
                 if isinstance(step, CalledPiece):
-                    stands_for.update(step.call(graph, stands_for, values))
+                    stands_for.update(step.call(graph, stands_for, values, stamp.node.stack_trace, given))
                 else:
                     stands_for[step] = self._copy(graph, step, stands_for, values)
         for node, result in stamp.results.items():
@@ -289,14 +299,25 @@ class CalledPiece:
         """What the run takes from outside; first read when all stamps that came before have been replaced."""
         return inputs_of(self.region)
 
-    def call(self, graph: torch.fx.Graph, stands_for: dict[Node, Node], values: _Values) -> dict[Node, Node]:
-        """Emits a call where ``graph`` inserts; returns what stands for the run's results."""
+    def call(
+        self,
+        graph: torch.fx.Graph,
+        stands_for: dict[Node, Node],
+        values: _Values,
+        stack_trace: str | None,
+        given: dict[Node, str | None],
+    ) -> dict[Node, Node]:
+        """Emits a call where ``graph`` inserts; returns what stands for the run's results.
+
+        ``given``: what the program calls some of them.
+        """
         # A symbol is the same input of the graph for both calls.
         operands = [node if is_symbol(node) else stands_for[node] for node in self.inputs]
         nodes = [self.region[place] for place in self.places]
         metas = [{**node.meta, "example_value": values.like(node.meta["example_value"])} for node in nodes]
-        body_node = graph.get_attr(self.name)
-        results = self.outliner.call(graph, body_node, operands, metas, call_meta(self.region[-1], self.options))
+        meta = call_meta(self.region[-1], self.options, stack_trace)
+        named = [given.get(node) for node in nodes]
+        results = self.outliner.call(graph, self.name, operands, metas, meta, named)
         return dict(zip(nodes, results, strict=True))
 
 
