@@ -18,7 +18,6 @@ SHORTER = [
     "_get_closure_var_hint",
     "get_verbose_code_part",
     "get_verbose_code_parts",
-    "GuardBuilder.get_guard_manager_type",
     "GuardBuilder.getattr_on_nn_module",
 ]
 

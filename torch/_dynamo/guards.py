@@ -78,14 +78,6 @@ def _way(node: ast.AST) -> str | None:
     return None
 
 
-@replaces("GuardBuilder.get_guard_manager_type")
-def get_guard_manager_type(self: Any, source: Any, example_value: Any) -> GuardManagerType:
-    if id(example_value) not in self.key_order_guarded_dict_ids:
-        return GuardManagerType.GUARD_MANAGER
-    of = stock("torch._dynamo.guards:GuardBuilder.get_guard_manager_type")
-    return of(self, source, example_value)  # type: ignore[no-any-return]
-
-
 @replaces("GuardBuilder.getattr_on_nn_module")
 def getattr_on_nn_module(
     self: Any,
