@@ -87,6 +87,7 @@ def decide(finder: OverlayFinder) -> Decision:
     modules = frozenset(row.module for row in manifest.rows if row.kind in ("module", "new"))
     decision = Decision(True, "every row matches", tag, strict, manifest, modules)
     finder.pending_modules = modules
+    finder.always = frozenset(row.target for row in manifest.rows if row.always)
     try:
         _commit(finder, decision)
     except Exception as error:

@@ -1,7 +1,8 @@
 """Makes Dynamo treat the overlay's files as torch's own.
 
 Dynamo decides by file name what to trace, what to skip and which frames to leave out of the stack it shows a user.
-An overlay file is judged as the stock file it stands for, and the loader as a part of Dynamo.
+An overlay file is judged as the stock file it stands for, or would be beside if stock had one of its name, and the
+loader as a part of Dynamo.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 
 def aliases(files: dict[str, str]) -> dict[str, str]:
-    """Overlay file to the stock file it stands for."""
+    """Overlay file to the stock file it stands for, or where that would be: the rules are about folders, too."""
     torch_dir = os.path.dirname(sys.modules["torch"].__file__ or "")
     found = {}
     for module, path in files.items():
-        stock = module_path(torch_dir, module)
-        if stock is not None:
-            found[path] = stock
+        beside = os.path.join(torch_dir, *module.split(".")[1:]) + ".py"
+        found[path] = module_path(torch_dir, module) or beside
     own = os.path.dirname(os.path.abspath(__file__))
     for entry in os.scandir(own):
         if entry.name.endswith(".py"):
@@ -57,7 +57,9 @@ def _with_overlay_files(function: Callable[..., Any], known: dict[str, str]) -> 
         nonlocal cached
         if cached is None:
             stock = function()
-            cached = stock | {ours for ours, theirs in known.items() if theirs in stock}
+            # Of a file that stock does not have, no frame is the program's.
+            new = (ours for ours, theirs in known.items() if theirs in stock or not os.path.exists(theirs))
+            cached = stock | set(new)
         return cached
 
     return files

@@ -39,7 +39,7 @@ def _collect(recorder: overlay.Recorder, path: str) -> dict[str, Any]:
     return added
 
 
-def _check_kinds(recorder: overlay.Recorder, path: str) -> None:
+def _check_kinds(recorder: overlay.Recorder, path: str, always: frozenset[str]) -> None:
     """A classmethod must replace a classmethod, and so on: callers bind them differently."""
     for symbol, new in recorder.marked.items():
         old = overlay.lookup(recorder.before, symbol)
@@ -51,10 +51,15 @@ def _check_kinds(recorder: overlay.Recorder, path: str) -> None:
                 raise OverlayError(f"{path}: {symbol} is a {type(old).__name__} in stock, not a {type(new).__name__}")
         elif isinstance(old, type) != isinstance(new, type):
             raise OverlayError(f"{path}: only a class can replace a class ({symbol})")
+        plain = isinstance(getattr(old, "__func__", old), FunctionType)
+        if not plain and f"{recorder.module.__name__}:{symbol}" not in always:
+            raise OverlayError(f"{path}: {symbol} is no function that can be switched; its row has to say 'always'")
 
 
-def extend(module: ModuleType, loader: OverlayLoader) -> Patch:
+def extend(module: ModuleType, loader: OverlayLoader, always: frozenset[str] = frozenset()) -> Patch:
     """Execute an extension file after its stock module.
+
+    Targets among `always` are replaced; the others are switched on for compiles with regions.
 
     Raises OverlayError when the file does not fit the module, and whatever the file itself raises; the module is
     then as stock left it.
@@ -71,7 +76,7 @@ def extend(module: ModuleType, loader: OverlayLoader) -> Patch:
         with recorder:
             exec(loader.get_code(module.__name__), vars(module))
         added = _collect(recorder, path)
-        _check_kinds(recorder, path)
+        _check_kinds(recorder, path, always)
     except BaseException:
         restore(module, recorder.before)
         raise
@@ -79,7 +84,11 @@ def extend(module: ModuleType, loader: OverlayLoader) -> Patch:
     vars(module).update(added)
     patch = Patch(module, recorder.before)
     for symbol, new in recorder.marked.items():
-        patch.put(symbol, overlay.lookup(recorder.before, symbol), new)
+        old = overlay.lookup(recorder.before, symbol)
+        if f"{module.__name__}:{symbol}" in always:
+            patch.put(symbol, old, new)
+        else:
+            patch.switch(symbol, getattr(old, "__func__", old), getattr(new, "__func__", new))
     for new in [*added.values(), *recorder.marked.values()]:
         if isinstance(new, type) and new.__module__ == module.__name__:
             _sources.register(new, path)

@@ -59,6 +59,8 @@ class OverlayFinder:
         self.decision: Decision | None = None
         # Modules that are replaced whole; known once the rows are verified, while others are still being patched.
         self.pending_modules: frozenset[str] = frozenset()
+        # Targets whose replacement runs in every program; the others are switched. Known with the above.
+        self.always: frozenset[str] = frozenset()
         # Every overlay file compiled, so that one that is no Python is found before anything is used.
         self.codes: dict[str, CodeType] = {}
         self._names = TRIGGERS | self.files.keys()

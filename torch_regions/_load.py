@@ -6,7 +6,7 @@ import importlib.util
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
-from torch_regions import _dynamo_rules, _extend
+from torch_regions import _dynamo_rules, _extend, _switch
 from torch_regions._errors import OverlayError
 from torch_regions._finder import other_spec
 
@@ -33,6 +33,11 @@ class OverlayLoader(SourceFileLoader):
             raise ImportError(f"no code for {fullname}", name=fullname)
         return code
 
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        if module.__name__ == _switch.MODULE:
+            _switch.listen(module)
+
 
 class StockLoader(SourceFileLoader):
     """Executes the stock module, then the overlay's extension of it, if any, then the loader's own rules."""
@@ -54,7 +59,7 @@ def after_stock(module: ModuleType, extension: str | None, finder: OverlayFinder
     """
     patch = None
     if extension is not None:
-        patch = guarded(_extend.extend, module, extension, finder)
+        patch = guarded(_extend.extend, module, extension, finder, finder.always)
     _dynamo_rules.apply(module, finder.files)
     return patch
 
@@ -66,10 +71,10 @@ def replace_and_apply(module: ModuleType, path: str, finder: OverlayFinder) -> P
     return patch
 
 
-def guarded(apply: Any, module: ModuleType, path: str, finder: OverlayFinder) -> Any:
+def guarded(apply: Any, module: ModuleType, path: str, finder: OverlayFinder, *more: Any) -> Any:
     """Call `apply`, and turn what the overlay file raises into an OverlayError that names the file."""
     try:
-        return apply(module, OverlayLoader(module.__name__, path, finder.codes))
+        return apply(module, OverlayLoader(module.__name__, path, finder.codes), *more)
     except OverlayError:
         raise
     except Exception as error:

@@ -16,6 +16,11 @@ else:
 
 FORMAT = 1
 NAME = "manifest.toml"
+# "core": results depend on it. "cost": what a call of a region costs. "cache": the canonical key of AOTAutogradCache
+# and what belongs to it. "speed": a short way through a function that programs without regions run too.
+GROUPS = ("core", "cost", "cache", "speed")
+# Rows of these never run in a compile without flag and mark.
+NEVER_ALWAYS = ("cost", "speed")
 
 Hashes = dict[str, str]  # torch release -> sha256
 
@@ -38,6 +43,10 @@ class Replacement:
     uses: dict[str, Hashes]
     # For a whole module: release -> function or method -> sha256, to name what changed
     parts: dict[str, Hashes]
+    # One of GROUPS
+    group: str
+    # Why it runs in programs without flag and mark too; empty when it does not.
+    always: str
 
     @property
     def module(self) -> str:
@@ -100,7 +109,19 @@ def _row(table: Any) -> Replacement:
         raise ManifestError(
             f"{NAME}: {where}: kind must be 'module' or 'new' for a target without ':' and 'symbol' for one with it"
         )
+    group = _field(table, "group", str, where)
+    always = _field(table, "always", str, where, "")
+    if group not in GROUPS:
+        raise ManifestError(f"{NAME}: {where}: group must be one of {', '.join(GROUPS)}")
+    if always and (kind == "new" or group in NEVER_ALWAYS):
+        raise ManifestError(f"{NAME}: {where}: a row of the kind '{kind}' and group '{group}' does not run always")
+    if kind == "module" and not always:
+        raise ManifestError(
+            f"{NAME}: {where}: a whole module is there in every program, and has to say why in 'always'"
+        )
     return Replacement(
+        group=group,
+        always=always,
         target=target,
         kind=kind,
         purpose=_field(table, "purpose", str, where),

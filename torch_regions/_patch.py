@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch_regions import overlay
+from torch_regions import _switch, overlay
 from torch_regions._held import Box, Snapshot
 from torch_regions._rebind import rebind
 
@@ -22,6 +22,8 @@ class Patch:
     before: Snapshot
     # (symbol, stock object, our object)
     replaced: list[tuple[str, Box, Box]] = field(default_factory=list)
+    # symbols of stock functions that are switched
+    switched: list[str] = field(default_factory=list)
     # holders of a stock object that could not be given ours
     stale: list[str] = field(default_factory=list)
 
@@ -36,6 +38,12 @@ class Patch:
         overlay.remember(self.module.__name__, symbol, box)
         self.replaced.append((symbol, box, Box(new)))
 
+    def switch(self, symbol: str, place: Any, ours: Any) -> None:
+        """Let `ours` run in the place of a stock function while a program with regions is compiled."""
+        target = f"{self.module.__name__}:{symbol}"
+        overlay.remember(self.module.__name__, symbol, _switch.add(target, place, ours).stock)
+        self.switched.append(symbol)
+
     def settle(self) -> None:
         """Give ours to everyone who got hold of a stock object before it was replaced."""
         self.stale += rebind([(old, new) for _, old, new in self.replaced])
@@ -47,6 +55,10 @@ class Patch:
             if first:
                 setattr(overlay.lookup(self.before, first), last, old.value)
             overlay.forget(self.module.__name__, symbol)
+        for symbol in self.switched:
+            _switch.remove(f"{self.module.__name__}:{symbol}")
+            overlay.forget(self.module.__name__, symbol)
+        self.switched.clear()
         restore(self.module, self.before)
         rebind([(new, old) for _, old, new in self.replaced])
         self.replaced.clear()

@@ -44,7 +44,7 @@ def wanted_rows(files: dict[str, str], sources: StockSources) -> dict[str, tuple
 
 def _snippet(target: str, kind: str, doc: str) -> str:
     return (
-        f'[[replacement]]\ntarget = "{target}"\nkind = "{kind}"\n'
+        f'[[replacement]]\ntarget = "{target}"\nkind = "{kind}"\ngroup = "core, cost, cache or speed"\n'
         f'purpose = "{doc or "what our version is for"}"\nremove_when = "when stock makes it needless"\n'
     )
 
@@ -54,11 +54,11 @@ def _require_texts(wanted: dict[str, tuple[str, str]], document: Any) -> None:
     missing = []
     for target, (kind, doc) in wanted.items():
         row = rows.get(target, {})
-        if not row.get("purpose") or not row.get("remove_when"):
+        if not row.get("purpose") or not row.get("remove_when") or not row.get("group"):
             missing.append(_snippet(target, kind, doc))
     if missing:
         raise MissingText(
-            "these replacements need a row with a purpose and a remove_when, written by someone who knows them:\n\n"
+            "these replacements need a row with a purpose, a remove_when and a group, by someone who knows them:\n\n"
             + "\n".join(missing)
         )
 

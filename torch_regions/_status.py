@@ -14,6 +14,8 @@ class Row:
     kind: str  # "module" (stock's is replaced whole), "new" (stock has none), "symbol"
     purpose: str
     remove_when: str
+    group: str  # "core", "cost", "cache", "speed": see OVERLAY.md
+    always: str  # why it runs in programs without flag and mark too; empty when it does not
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,6 @@ def status() -> Status:
         torch_release=release,
         digest=decision.digest,
         root=finder.root,
-        rows=tuple(Row(row.target, row.kind, row.purpose, row.remove_when) for row in rows),
+        rows=tuple(Row(row.target, row.kind, row.purpose, row.remove_when, row.group, row.always) for row in rows),
         stale=tuple(text for patch in decision.patches for text in patch.stale),
     )

@@ -9,6 +9,11 @@ from torch._dynamo.bytecode_transformation import cleaned_instructions
 from torch_regions.overlay import stock
 
 
+@pytest.fixture(autouse=True)
+def _with_regions(with_regions):
+    """What is tested here runs while a program with regions is compiled."""
+
+
 def looping(values):
     total = 0
     for value in values:

@@ -19,17 +19,50 @@ def test_a_call_with_room_is_the_same_call():
     assert [frame.name for frame in caught.traceback][1:] == ["call_with_room", "divide"]
 
 
+def _rooms():
+    """How many frames with room are below this one."""
+    frame, found = sys._getframe(), 0
+    while frame is not None:
+        found += 8 * frame.f_code.co_stacksize >= 2**20
+        frame = frame.f_back
+    return found
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="frames are objects of their own")
-def test_the_backend_is_called_where_there_is_room():
+@pytest.mark.parametrize("flag", [True, False])
+def test_under_the_flag_the_compile_has_room(flag):
     asked = []
 
     def backend(graph, inputs):
-        frame = sys._getframe()
-        while frame is not None:
-            asked.append(frame.f_code.co_stacksize)
-            frame = frame.f_back
+        asked.append(_rooms())
         return graph.forward
 
     x = torch.randn(4)
-    torch.testing.assert_close(torch.compile(lambda x: x.sin() + 1, backend=backend)(x), x.sin() + 1)
-    assert sum(8 * size >= 2**20 for size in asked) == 1
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(use_graph_deduplication=flag):
+        torch.testing.assert_close(torch.compile(lambda x: x.sin() + 1, backend=backend)(x), x.sin() + 1)
+    assert asked == [flag]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="frames are objects of their own")
+def test_a_marked_region_is_traced_where_there_is_room():
+    asked = []
+
+    @torch._dynamo.assume_constant_result
+    def ask():
+        asked.append(_rooms())
+        return 1
+
+    @torch.compiler.nested_compile_region
+    def inner(x):
+        return x.sin() + ask()
+
+    @torch.compiler.nested_compile_region
+    def outer(x):
+        return inner(x) * 2
+
+    x = torch.randn(4)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(outer, backend="eager")(x), (x.sin() + 1) * 2)
+    assert asked
+    assert set(asked) == {1}

@@ -11,6 +11,11 @@ from torch.fx import Graph, GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 
 
+@pytest.fixture(autouse=True)
+def _with_regions(with_regions):
+    """What is tested here runs while a program with regions is compiled."""
+
+
 invoke = torch.ops.higher_order.invoke_subgraph
 
 

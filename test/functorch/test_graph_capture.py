@@ -9,6 +9,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch_regions.overlay import stock
 
 
+@pytest.fixture(autouse=True)
+def _with_regions(with_regions):
+    """What is tested here runs while a program with regions is compiled."""
+
+
 def _seen(t, of):
     return (
         type(t),

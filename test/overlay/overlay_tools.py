@@ -88,10 +88,12 @@ class Toy:
     def build(self) -> Toy:
         """Write a manifest that fits the files and the installed torch."""
         rows = _refresh.wanted_rows(overlay_files(str(self.root)), StockSources(str(TORCH)))
+        always = 'always = "a test"\n'
         text = f'format = 1\n[torch]\nreleases = ["{RELEASE}"]\n'
         for target, (kind, _) in rows.items():
             text += (
                 f'[[replacement]]\ntarget = "{target}"\nkind = "{kind}"\npurpose = "a test"\nremove_when = "never"\n'
+                f'group = "core"\n{always if kind != "new" else ""}'
             )
         self.manifest.write_text(text)
         _refresh.refresh(str(self.root), str(TORCH), VERSION)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from overlay_tools import run_code
+
 
 def test_files_are_judged_as_the_stock_files_they_stand_for(toy):
     toy.run(
@@ -46,5 +48,61 @@ def test_overlay_frames_are_never_compiled(toy):
         assert seen
         root = __import__("torch_regions").status().root
         assert all(root not in str(node.stack_trace) for gm in seen for node in gm.graph.nodes)
+        """
+    )
+
+
+def test_every_overlay_file_has_the_rule_of_its_folder():
+    """Files that stock does not have, too: they are skipped exactly where a stock file beside them is."""
+    run_code(
+        """
+        import os, torch, torch_regions
+        from torch._dynamo import guards, trace_rules
+        from torch.fx.experimental import symbolic_shapes
+        status = torch_regions.status()
+        stock, new = torch.__path__[0], 0
+        for row in status.rows:
+            name = row.target.partition(":")[0].replace(".", "/").removeprefix("torch/") + ".py"
+            ours, theirs = (os.path.join(folder, name) for folder in (status.root + "/torch", stock))
+            new += row.kind == "new"
+            for inlined in (False, True):
+                found, expected = (trace_rules.check_file(file, inlined) for file in (ours, theirs))
+                assert found.skipped == expected.skipped, (name, inlined)
+            assert trace_rules.is_torch(ours) == trace_rules.is_torch(theirs), name
+            if row.kind == "new":
+                folder = os.path.dirname(theirs)
+                beside = [f for f in os.listdir(folder) if f.endswith(".py") and "inline" not in f]
+                by_folder = {trace_rules.check_file(os.path.join(folder, f)).skipped for f in beside}
+                assert trace_rules.check_file(ours).skipped in by_folder, name
+                assert ours in guards.uninteresting_files() and ours in symbolic_shapes.uninteresting_files(), name
+        assert new >= 40
+        """
+    )
+
+
+def test_compiled_autograd_traces_no_overlay_file():
+    """`backward()` and `autograd.grad` in a compiled function, without flag and mark."""
+    run_code(
+        """
+        import torch
+        net = torch.nn.Linear(3, 3)
+        def step(x):
+            net(x).sin().sum().backward()
+            return x * 2
+        def grads(x):
+            return torch.autograd.grad(net(x).sin().sum(), list(net.parameters()))
+        x = torch.randn(2, 3)
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            for function in (step, grads):
+                net.zero_grad()
+                expected = function(x), [p.grad for p in net.parameters()]
+                torch._dynamo.reset()
+                net.zero_grad()
+                for backend in ("eager", "aot_eager"):
+                    net.zero_grad()
+                    found = torch.compile(function, backend=backend)(x), [p.grad for p in net.parameters()]
+                    torch.testing.assert_close(found[0], expected[0])
+                    if expected[1][0] is not None:
+                        torch.testing.assert_close(found[1], expected[1])
         """
     )

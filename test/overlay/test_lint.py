@@ -48,7 +48,7 @@ def test_every_replacement_loads_and_nothing_is_stale():
         + textwrap.dedent(
             """
         import importlib, inspect, torch, torch._dynamo, torch._inductor.compile_fx, torch_regions, sys
-        from torch_regions import overlay, _activate, _marks
+        from torch_regions import overlay, _activate, _marks, _switch
         status = torch_regions.status()
         assert status.active
         for row in status.rows:
@@ -58,7 +58,9 @@ def test_every_replacement_loads_and_nothing_is_stale():
                 assert module.__file__.startswith(status.root), row
                 continue
             found = overlay.lookup(vars(module), symbol)
-            function = inspect.unwrap(getattr(found, "__func__", found))
+            ours = _switch.switched().get(row.target)
+            assert (ours is None) == bool(row.always), row
+            function = inspect.unwrap(ours or getattr(found, "__func__", found))
             assert inspect.getsourcefile(function).startswith(status.root), row
             assert f"{module.__name__}:{symbol}" in overlay.replaced(), row
         assert torch_regions.status().stale == ()

@@ -140,8 +140,18 @@ HEADER = f'format = 1\n[torch]\nreleases = ["{RELEASE}"]\n[[replacement]]\n'
         ("format = 1\n", "the header lacks 'torch'"),
         (HEADER + 'kind = "module"\n', "lacks 'target'"),
         (HEADER + 'target = "torch.a"\nkind = "symbol"\n', "kind must be"),
-        (HEADER + 'target = "torch.a:b"\nkind = "symbol"\npurpose = ""\nremove_when = ""\n', "lacks 'sha256'"),
-        (HEADER + 'target = "torch.a"\nkind = "new"\npurpose = 3\n', "wrong value for 'purpose'"),
+        (
+            HEADER + 'target = "torch.a:b"\nkind = "symbol"\ngroup = "core"\npurpose = ""\nremove_when = ""\n',
+            "lacks 'sha256'",
+        ),
+        (HEADER + 'target = "torch.a"\nkind = "new"\ngroup = "core"\npurpose = 3\n', "wrong value for 'purpose'"),
+        (HEADER + 'target = "torch.a:b"\nkind = "symbol"\n', "lacks 'group'"),
+        (
+            HEADER + 'target = "torch.a:b"\nkind = "symbol"\ngroup = "fast"\n',
+            "group must be one of core, cost, cache, speed",
+        ),
+        (HEADER + 'target = "torch.a:b"\nkind = "symbol"\ngroup = "speed"\nalways = "x"\n', "does not run always"),
+        (HEADER + 'target = "torch.a"\nkind = "module"\ngroup = "core"\n', "has to say why in 'always'"),
     ],
 )
 def test_broken_manifest_is_told_apart(text, message):

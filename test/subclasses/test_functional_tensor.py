@@ -7,6 +7,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
 
+@pytest.fixture(autouse=True)
+def _with_regions(with_regions):
+    """What is tested here runs while a program with regions is compiled."""
+
+
 DEVICE = torch.ops.prim.device.default
 
 

@@ -14,6 +14,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 
+@pytest.fixture(autouse=True)
+def _with_regions(with_regions):
+    """What is tested here runs while a program with regions is compiled."""
+
+
 def _state(fake):
     return {
         **vars(fake),

@@ -1,4 +1,8 @@
-"""Overlay of torch._dynamo.convert_frame: a compile has room for its calls, and looks only at its own garbage."""
+"""Overlay of torch._dynamo.convert_frame: whether a frame is compiled with regions, as far as is known when it begins.
+
+Under the flag, the compile has room for its calls, and looks only at its own garbage. A marked region sees to both when
+it is called. What is exported has the regions that the program marks, and no others.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,47 @@ from typing import Any
 
 from torch._dynamo import config
 from torch._dynamo.region_frame import call_with_room
-from torch._dynamo.region_garbage import compiling, set_garbage_aside
+from torch._dynamo.region_garbage import compiling as collecting_later
+from torch._dynamo.region_garbage import set_garbage_aside
+from torch._dynamo.region_options import without_flag_in
+from torch._dynamo.region_switch import compiling, is_compiling
 
 from torch_regions.overlay import replaces, stock
 
 
 @replaces("ConvertFrameAssert.__call__")
 def __call__(self: Any, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, *, skip: int = 0) -> Any:
-    # A marked region sets it aside when it is called.
     convert = stock("torch._dynamo.convert_frame:ConvertFrameAssert.__call__")
-    with compiling():
-        if config.use_graph_deduplication:
-            set_garbage_aside()
+    with without_flag_in(self._export), compiling(config.use_graph_deduplication), collecting_later():
+        if not config.use_graph_deduplication:
+            return convert(self, frame, cache_entry, hooks, frame_state, skip=skip + 1)
+        set_garbage_aside()
         return call_with_room(convert, self, frame, cache_entry, hooks, frame_state, skip=skip + 2)
+
+
+@replaces
+def compile_frame(
+    code: Any,
+    globals: Any,
+    locals: Any,
+    builtins: Any,
+    closure: Any,
+    compiler_fn: Any,
+    one_graph: bool,
+    restart_reasons: set[str],
+    *,
+    export: bool = False,
+    export_constraints: Any = None,
+    frame_state: Any = None,
+    distributed_state: Any = None,
+    package: Any = None,
+) -> Any:
+    run = stock("torch._dynamo.convert_frame:compile_frame")
+    frame = (code, globals, locals, builtins, closure, compiler_fn, one_graph, restart_reasons)
+    how = {"export": export, "export_constraints": export_constraints, "frame_state": frame_state}
+    how |= {"distributed_state": distributed_state, "package": package}
+    if is_compiling():
+        return run(*frame, **how)
+    # The frame is captured, by an exporter or to be compiled ahead of time.
+    with without_flag_in(export), compiling(config.use_graph_deduplication):
+        return run(*frame, **how)

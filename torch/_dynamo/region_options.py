@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import torch
 from torch._dynamo import config
 from torch.utils._config_module import Config, _ConfigEntry
 
@@ -35,3 +37,13 @@ def verifying() -> bool:
 def automatic() -> bool:
     """Whether calls of repeated modules become regions by themselves: the flag is on, and its part for modules."""
     return bool(getattr(config, _FLAG)) and bool(getattr(config, _AUTOMATIC))
+
+
+def without_flag_in(export: bool) -> contextlib.AbstractContextManager[Any]:
+    """Takes the flag back while a frame is traced for an export, strict or not.
+
+    A program that is exported is read by others, and must not depend on the environment of the process.
+    """
+    options: Any = config
+    exported = export or torch.compiler.is_exporting()
+    return options.patch({_FLAG: False}) if exported and getattr(config, _FLAG) else contextlib.nullcontext()

@@ -3,7 +3,8 @@
 Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. There,
 regions are inlined before anything else is done, so the program compiles as it does without them. What the compiler can
 do is asked for in the background (Note [The compiler is asked early] in region_probe.py). A backward is compiled when
-it is first needed: garbage is set aside for it again (Note [Garbage of a compile] in region_garbage.py).
+it is first needed: garbage is set aside for it again (Note [Garbage of a compile] in region_garbage.py). A graph
+with calls of regions is compiled as a program with regions (Note [Off means off] in region_switch.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from torch._dynamo.region_frame import call_with_room
 from torch._dynamo.region_garbage import only_new_garbage
+from torch._dynamo.region_switch import compiling, has_regions
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
 from torch._higher_order_ops.region_metadata import has_calls
 from torch._inductor import config
@@ -23,6 +26,10 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule
 
 from torch_regions.overlay import replaces, stock
+
+
+def _calls_regions(graph: Any) -> bool:
+    return isinstance(graph, GraphModule) and has_calls(graph.graph)
 
 
 @replaces
@@ -36,20 +43,18 @@ def compile_fx(
     compile_region_name: str | None = None,
 ) -> Any:
     """As stock's. It calls itself again under ``config_patches``: the settings seen then are those in force."""
-    if (config.cpp_wrapper or config.fx_wrapper) and isinstance(model_, GraphModule):
+    given = (model_, example_inputs_, inner_compile, config_patches, decompositions, ignore_shape_env)
+    compile_it = stock("torch._inductor.compile_fx:compile_fx")
+    if not _calls_regions(model_):
+        with compiling(has_regions()):
+            return compile_it(*given, compile_region_name)
+    if config.cpp_wrapper or config.fx_wrapper:
         inline_invoke_subgraph(model_)
         model_.recompile()
-    if not config_patches:
-        ask_early(model_, example_inputs_)
-    return stock("torch._inductor.compile_fx:compile_fx")(
-        model_,
-        example_inputs_,
-        inner_compile,
-        config_patches,
-        decompositions,
-        ignore_shape_env,
-        compile_region_name,
-    )
+    with compiling(True):
+        if not config_patches:
+            ask_early(model_, example_inputs_)
+        return call_with_room(compile_it, *given, compile_region_name)
 
 
 @replaces
@@ -60,5 +65,15 @@ def compile_fx_backward(
     inner_compile: Callable[..., Any] = compile_fx_inner,
 ) -> Any:
     compile_it = stock("torch._inductor.compile_fx:compile_fx_backward")
-    with only_new_garbage() if has_calls(gm.graph) else nullcontext():
+    calls = _calls_regions(gm)
+    with compiling(calls or has_regions()), only_new_garbage() if calls else nullcontext():
         return compile_it(gm, example_inputs, compiler_config_extra, inner_compile)
+
+
+@replaces
+def _compile_fx_inner(
+    gm: GraphModule, example_inputs: Sequence[InputType], compile_region_name: str | None = None, **graph_kwargs: Any
+) -> Any:
+    compile_it = stock("torch._inductor.compile_fx:_compile_fx_inner")
+    with compiling(has_regions() or _calls_regions(gm)):
+        return compile_it(gm, example_inputs, compile_region_name, **graph_kwargs)

@@ -1,4 +1,4 @@
-"""Overlay of torch.fx.graph: what a node's arguments hold is looked at without the machinery of pytrees.
+"""Overlay of torch.fx.graph: a node is copied without looking through its arguments with the machinery of pytrees.
 
 Stock flattens the arguments of each node that is made, copies included, to warn of a symbolic number among them. A
 call of a region has as many arguments as its boundary is wide, and is copied a dozen times by the partitioner alone.
@@ -6,10 +6,13 @@ call of a region has as many arguments as its boundary is wide, and is copied a 
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.node import Argument, Node, Target
+from torch.fx.graph import Graph, map_arg
+from torch.fx.node import Argument, Node
 
 from torch_regions.overlay import replaces, stock
 
@@ -25,21 +28,18 @@ def _holds_no_symbols(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(map(_holds_no_symbols, value))
 
 
-@replaces("Graph.create_node")
-def create_node(
-    self: Any,
-    op: str,
-    target: Target,
-    args: tuple[Argument, ...] | None = None,
-    kwargs: dict[str, Argument] | None = None,
-    name: str | None = None,
-    type_expr: Any | None = None,
-) -> Node:
-    make = stock("torch.fx.graph:Graph.create_node")
-    # A hook is to see the node as it will be.
+@replaces("Graph.node_copy")
+def node_copy(self: Any, node: Node, arg_transform: Callable[[Node], Argument] = lambda x: x) -> Node:
     hooks = getattr(self.owning_module, "_create_node_hooks", None)
-    if hooks or kwargs or not args or op not in _OPERATORS or not _holds_no_symbols(args) or type(args) is not tuple:
-        return make(self, op, target, args, kwargs, name, type_expr)  # type: ignore[no-any-return]
-    node: Node = make(self, op, target, None, None, name, type_expr)
-    node._update_args_kwargs(args, node.kwargs)
-    return node
+    # A hook is to see the node as it will be.
+    shorter = node.op in _OPERATORS and node.args and not (node.kwargs or hooks)
+    if not shorter or type(self).create_node is not Graph.create_node:
+        return stock("torch.fx.graph:Graph.node_copy")(self, node, arg_transform)  # type: ignore[no-any-return]
+    args: Any = map_arg(node.args, arg_transform)
+    if _holds_no_symbols(args) and type(args) is tuple:
+        made: Node = self.create_node(node.op, node.target, None, None, node.name, node.type)
+        made._update_args_kwargs(args, made.kwargs)
+    else:
+        made = self.create_node(node.op, node.target, args, node.kwargs, node.name, node.type)
+    made.meta = copy.copy(node.meta)
+    return made

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.exc import ObservedException, Unsupported
 from torch._dynamo.region_calls import RegionCall
 from torch._dynamo.region_entries import call_region
+from torch._dynamo.region_frame import call_with_room
 from torch._dynamo.region_garbage import set_garbage_aside
+from torch._dynamo.region_switch import regions_found
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
@@ -91,9 +93,13 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
             options=options if isinstance(options, NestedCompileRegionOptions) else None,
             key=_key(tx, mark, args[1:], kwargs),
         )
+        # See Note [Off means off]
+        regions_found()
         set_garbage_aside()
         limit = getattr(mark, "__marked_compile_region_max_reuse_entries__", 8)
-        return call_region(tx, call, fn, args[1:], kwargs, limit)
+        if tx.output.region_tracker.calls.open is not None:
+            return call_region(tx, call, fn, args[1:], kwargs, limit)
+        return call_with_room(call_region, tx, call, fn, args[1:], kwargs, limit)
 
 
 # The base class puts a handler around call_function that renames what a body raises. A region's

@@ -28,11 +28,14 @@ def run_joint_graph_passes_on_hops(
 ) -> torch.fx.GraphModule:
     from torch._functorch._aot_autograd.region_aliases import say_aliases_of_regions
     from torch._functorch._aot_autograd.region_nesting import inner_bodies
+    from torch._higher_order_ops.region_metadata import has_calls
 
+    partition = stock("torch._functorch._aot_autograd.graph_compile:run_joint_graph_passes_on_hops")
+    if not any(has_calls(part.graph) for part in joint_gm.modules() if isinstance(part, GraphModule)):
+        return partition(joint_gm, joint_inputs, aot_config, default_partition_fn=default_partition_fn)  # type: ignore[no-any-return]
     # See Note [A region inside a region is partitioned first]
     for body in inner_bodies(joint_gm):
         run_joint_graph_passes_on_hops(body, joint_inputs, aot_config, default_partition_fn=default_partition_fn)
-    partition = stock("torch._functorch._aot_autograd.graph_compile:run_joint_graph_passes_on_hops")
     joint_gm = partition(joint_gm, joint_inputs, aot_config, default_partition_fn=default_partition_fn)
     # See Note [What a partitioned region returns]
     say_aliases_of_regions(joint_gm)

@@ -1,0 +1,51 @@
+"""An internal error of the compiler that came through an overlay file says so: it is ours to mend, not torch's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+
+LINE = "torch-regions is on; TORCH_REGIONS=0 runs stock's code"
+
+# Files through which every compile goes, with regions or without: they call stock's function and do nothing that fails.
+# An error came through them only if it was raised there.
+_DOORS = tuple(
+    os.path.join("torch", *name.split("/"))
+    for name in (
+        "_dynamo/convert_frame.py",
+        "_dynamo/region_frame.py",
+        "_dynamo/region_switch.py",
+        "_inductor/compile_fx.py",
+    )
+)
+
+
+def _internal() -> tuple[type[BaseException], ...]:
+    """The classes of errors that users take for faults of torch; InductorError is a subclass of the second."""
+    errors = sys.modules.get("torch._dynamo.exc")
+    return (errors.InternalTorchDynamoError, errors.BackendCompilerFailed) if errors is not None else ()
+
+
+def _came_through(error: BaseException, root: str) -> bool:
+    """Whether a traceback has a frame in a file of the overlay at `root`."""
+    ours = os.path.join(root, "torch") + os.sep
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(
+        file.startswith(ours) and (i == len(files) - 1 or os.path.relpath(file, root) not in _DOORS)
+        for i, file in enumerate(files)
+    )
+
+
+def name_the_overlay(error: Any) -> None:
+    """Add `LINE` to an internal error that came through an overlay file."""
+    from torch_regions import _activate
+
+    finder = _activate.current()
+    if finder is None or not isinstance(error, _internal()) or not _came_through(error, finder.root):
+        return
+    message = str(error.args[0]) if error.args else ""
+    if LINE not in message:
+        error.args = (f"{message.rstrip()}\n\n{LINE}\n", *error.args[1:])

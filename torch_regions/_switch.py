@@ -1,0 +1,131 @@
+"""Lets a replacement run only while a program with regions is compiled; else stock's function is what it was.
+
+A stock function that is switched stays where it is, with its identity and all who hold it. While some thread compiles a
+program with regions, its code is a step that asks which of the two this thread wants; for the rest of the time its
+code is stock's own. So a process that compiles no regions runs stock's functions with nothing in front of them: no call
+more, no frame more in a stack, and nothing to find by `inspect`.
+
+The overlay says in `torch/_dynamo/region_switch.py` when a compile has regions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from torch_regions import _faults
+from torch_regions._held import Box
+
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# The overlay's module that tells of compiles with regions.
+MODULE = "torch._dynamo.region_switch"
+
+
+class _Local(threading.local):
+    on = False
+
+
+_local = _Local()
+_lock = threading.RLock()
+_threads_on = 0
+# "module:symbol" -> what is switched there
+_switched: dict[str, Switched] = {}
+
+
+def _step(free: tuple[str, ...]) -> CodeType:
+    """Code that calls one of two functions, with the free variables that the function it is given to has."""
+    names = ", ".join(free)
+    nonlocal_ = f"nonlocal {names}; " if free else ""
+    bound = f"{' = '.join(free)} = None; " if free else ""
+    scope: dict[str, Any] = {}
+    exec(
+        f"def make():\n {bound or 'pass'}\n def step(*args, **kwargs): {nonlocal_}"
+        "return ('ours' if 'local'.on else 'stock'.value)(*args, **kwargs)\n return step",
+        scope,
+    )
+    code: CodeType = scope["make"]().__code__
+    return code
+
+
+class Switched:
+    """A stock function and the one that runs in its place while this thread compiles a program with regions."""
+
+    def __init__(self, place: FunctionType, ours: Any) -> None:
+        self.place = Box(place)
+        self.ours = ours
+        self.code = place.__code__
+        copy = FunctionType(place.__code__, place.__globals__, place.__name__, place.__defaults__, place.__closure__)
+        copy.__kwdefaults__ = place.__kwdefaults__
+        copy.__qualname__, copy.__module__, copy.__doc__ = place.__qualname__, place.__module__, place.__doc__
+        copy.__dict__.update(place.__dict__)
+        # What the overlay reaches by `stock`: it is stock's whatever the switch says.
+        self.stock = Box(copy)
+        step = _step(place.__code__.co_freevars)
+        known = {"ours": ours, "local": _local, "stock": self.stock}
+        consts = tuple(known.get(each, each) if isinstance(each, str) else each for each in step.co_consts)
+        # The step is judged by the file that it stands in, and shows as a line of it.
+        self.step = step.replace(
+            co_consts=consts,
+            co_filename=self.code.co_filename,
+            co_firstlineno=self.code.co_firstlineno,
+            co_name=self.code.co_name,
+        )
+
+    def set(self, on: bool) -> None:
+        self.place.value.__code__ = self.step if on else self.code
+
+
+def add(target: str, place: FunctionType, ours: Any) -> Switched:
+    """Let `ours` run in the place of the stock function `place` while regions are compiled."""
+    with _lock:
+        made = _switched[target] = Switched(place, ours)
+        made.set(_threads_on > 0)
+    return made
+
+
+def remove(target: str) -> None:
+    """Undo `add`."""
+    with _lock:
+        _switched.pop(target).set(False)
+
+
+def switched() -> dict[str, Any]:
+    """What runs while regions are compiled, by target."""
+    return {target: each.ours for target, each in _switched.items()}
+
+
+def turn(on: bool) -> None:
+    """Say whether this thread compiles a program with regions from now on."""
+    global _threads_on
+    if _local.on is on:
+        return
+    with _lock:
+        _local.on = on
+        before, _threads_on = _threads_on, _threads_on + (1 if on else -1)
+        if not (before and _threads_on):
+            for each in _switched.values():
+                each.set(on)
+
+
+def listen(module: ModuleType) -> None:
+    """Be told by the overlay's module of compiles with regions, and of errors."""
+    module.ON_CHANGE.append(turn)
+    module.ON_ERROR.append(_faults.name_the_overlay)
+
+
+def _after_fork() -> None:
+    """A child has one thread, the one that forked; the others' compiles are not its own."""
+    global _lock, _threads_on
+    _lock = threading.RLock()
+    _threads_on = int(_local.on)
+    for each in _switched.values():
+        each.set(_local.on)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
