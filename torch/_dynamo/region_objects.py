@@ -184,6 +184,8 @@ def unguarded_state(value: Any) -> Hashable:
         return id(kind)  # told apart by identity: their guards are on the object
     own = own_attributes(value)
     names = tuple(own) if own is not None else None
+    if names and is_a(value, torch.Tensor):
+        names = tuple(name for name in names if not name.startswith("_dynamo_"))  # Dynamo's notes, made while it traces
     if is_a(value, (dict, set, frozenset)):
         # In their order, of which there is no guard; a key that is no constant is the object it is.
         return id(kind), names, tuple(map(_key_key, keys_of(value)))

@@ -251,10 +251,12 @@ def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCo
     """
     found: Any = condition
     for source, state in found.tensors:
-        if not fates.look(source).same:
-            tracker = build_as_traced(tx, fates, source).unwrap()
-            if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
-                raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, fates.transport(source).name)
+        # Built, if another, as tracing the call would; the frame may have changed it meanwhile if it is the same.
+        place = fates.look(source)
+        known = tx.output.side_effects.id_to_variable.get(id(place.value)) if place.same else None
+        tracker = known if known is not None else build_as_traced(tx, fates, source).unwrap()
+        if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
+            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, fates.transport(source).name)
     for fact in found.facts:
         if fact.makes_constant and type(fact.value) in (int, float) and fates(fact.source) is Fate.OWN:
             _check_constant(tx, fates, fact.source)

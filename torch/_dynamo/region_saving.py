@@ -168,7 +168,7 @@ def _condition(
         tracked,
         _ties(sources, unmoved, resolve),
         tensors,
-        _unmoved_tensors(observer, met),
+        _unmoved_tensors(observer, behind, met),
         observer.holding.pins,
         observer.holding.paths,
         indices,
@@ -292,18 +292,19 @@ def _tensors(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple
     return found
 
 
-def _unmoved_tensors(observer: Observer, met: list[VariableTracker]) -> list[tuple[Any, Any]]:
-    """Trackers of the tensors that the call met, and their states.
+def _unmoved_tensors(observer: Observer, behind: _Behind, met: list[VariableTracker]) -> list[tuple[Any, Any]]:
+    """Trackers of the tensors that the call met and that no argument leads to, and their states.
 
     The frame may change what another call sees of them: that autograd records them, their sizes.  Raises CannotReuse
-    when the call itself did: then it saw them as they were before.
+    when the call itself did that to a tensor: then it saw it as it was before.
     """
     found = []
     for tracker in met:
         if isinstance(tracker, TensorVariable):
             if observer.changed_autograd_state(tracker):
                 raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, name_of(tracker))
-            found.append((tracker, tensor_state(tracker)))
+            if tracker.source is None or not behind.holds(tracker.source):
+                found.append((tracker, tensor_state(tracker)))
     return found
 
 
