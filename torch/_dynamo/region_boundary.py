@@ -48,7 +48,7 @@ import torch
 import torch.fx
 from torch._dynamo.region_identity import lifted_key
 from torch._dynamo.region_legality import is_users_operator, writes_memory_only
-from torch._dynamo.region_symbols import symbols_of, taken_as
+from torch._dynamo.region_symbols import with_symbols
 from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -89,19 +89,16 @@ def inputs_of(region: list[Node]) -> list[Node]:
     See Note [A body is given its symbols].
     """
     inside = set(region)
-    found: dict[Node, None] = {}
-    seen: set[Node] = set()
+    operands: dict[Node, None] = {}
 
     def visit(operand: Node) -> Node:
-        if operand not in inside and operand not in seen:
-            seen.add(operand)
-            found.update(dict.fromkeys(symbols_of(operand)))
-            found[taken_as(operand)] = None
+        if operand not in inside:
+            operands[operand] = None
         return operand
 
     for node in region:
         torch.fx.map_arg((node.args, node.kwargs), visit)
-    return list(found)
+    return with_symbols(list(operands))
 
 
 def _is_plain(value: object) -> bool:

@@ -3,7 +3,9 @@
 Note [A body is given its symbols]
 A backend compiles a body by itself, and what sizes its operands have it says in symbols.  A symbol that is
 alone as one size of an operand can be read there; of ``s0 // 2`` it cannot.  So every symbol that occurs in
-the sizes, strides or offset of an operand is an operand too, in front of the first one that it occurs in.
+the sizes, strides or offset of an operand, and is no size of any of them, is an operand too, in front of the
+first one that it occurs in.  One that can be read is none: each operand is saved, checked and passed on by all
+that is between the call and the body.
 In the graph of a frame each symbol is an input, which Dynamo makes beside the tensor that it comes with, and
 in a body it is one by this rule; a graph for export has no such inputs, and its bodies neither.
 
@@ -13,7 +15,6 @@ which of them they take, so both are taken for the input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -54,11 +55,23 @@ def taken_as(operand: Node) -> Node:
     return _input_of(operand.graph, value.node.expr) or operand
 
 
-def symbols_of(operand: Node) -> Iterator[Node]:
-    """The inputs of its graph that are the symbols of an operand."""
-    for symbol in symbols_in(operand.meta.get("example_value")):
-        if (found := _input_of(operand.graph, symbol)) is not None:
-            yield found
+def with_symbols(operands: list[Node]) -> list[Node]:
+    """What a region with these operands takes: each behind those of its symbols that no operand has for a size."""
+    values = [operand.meta.get("example_value") for operand in operands]
+    read = {
+        size.node.expr
+        for value in values
+        if isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides
+        for size in value.shape
+        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
+    }
+    found: dict[Node, None] = {}
+    for operand, value in zip(operands, values, strict=True):
+        for symbol in symbols_in(value):
+            if symbol not in read and (given := _input_of(operand.graph, symbol)) is not None:
+                found[given] = None
+        found[taken_as(operand)] = None
+    return list(found)
 
 
 def _input_of(graph: torch.fx.Graph, symbol: Any) -> Node | None:
