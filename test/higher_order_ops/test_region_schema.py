@@ -13,6 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
+# What is tested runs for programs with regions only.
+pytestmark = pytest.mark.usefixtures("with_regions")
+
+
 def _flat_add(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
     x.reshape(-1).add_(1)
     return (x + y,)
