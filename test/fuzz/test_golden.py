@@ -9,6 +9,8 @@ from fuzz_oracle import MODES, check
 
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.py"))
+# The write that makes the buffer require grad is to what the backward of this backend has saved: flat raises too.
+FLAT_RAISES = {("buffer_that_comes_to_require_grad_by_a_write", "aot_eager")}
 
 
 @pytest.fixture(autouse=True)
@@ -23,5 +25,8 @@ def test_a_find_stays_mended(path, backend):
     text = text_of(path)
     for mode in MODES:
         checked = check(text, mode, backend)
+        if (path.stem, backend) in FLAT_RAISES:
+            assert checked.discarded == "flat raises"
+            continue
         assert checked.discarded is None, f"{mode}: the program shows nothing any more: {checked.discarded}"
         assert checked.failure is None, f"{mode}: {checked.failure}"
