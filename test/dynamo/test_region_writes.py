@@ -450,8 +450,8 @@ def _graph(name, grad=False):
 def test_writing_layers_share_one_body(name):
     calls, bodies = _graph(name)
     assert len(calls) == 3 and len(bodies) == 1
-    # A call that stores through ``out=`` is traced each time.
-    assert counters["regions"]["reused"] == (0 if name == "a_counter_and_slices_are_written" else 2)
+    # The first call of the counter is another than the others.
+    assert counters["regions"]["reused"] == (1 if name == "a_counter_and_slices_are_written" else 2)
 
 
 def test_a_store_that_several_layers_write_is_written_in_their_bodies():
@@ -472,7 +472,9 @@ def test_a_store_that_several_layers_write_is_written_in_their_bodies():
 def test_a_write_that_is_no_input_alone_stays_in_the_graph(name):
     _, bodies = _graph(name)
     for body in bodies.values():
-        assert not [n for n in body.graph.nodes if re.search("_$|setitem|keep", str(n.target))], name
+        assert not [
+            n for n in body.graph.nodes if n.op.startswith("call") and re.search("_$|setitem|keep", str(n.target))
+        ], name
 
 
 def test_with_grad_mode_writes_stay_in_the_graph():

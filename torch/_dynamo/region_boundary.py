@@ -98,7 +98,7 @@ def inputs_of(region: list[Node]) -> list[Node]:
 
     for node in region:
         torch.fx.map_arg((node.args, node.kwargs), visit)
-    return with_symbols(list(operands))
+    return with_symbols(list(operands), region)
 
 
 def _is_plain(value: object) -> bool:

@@ -5,7 +5,8 @@ A backend compiles a body by itself, and what sizes its operands have it says in
 alone as one size of an operand can be read there; of ``s0 // 2`` it cannot.  So every symbol that occurs in
 the sizes, strides or offset of an operand, and is no size of any of them, is an operand too, in front of the
 first one that it occurs in.  One that can be read is none: each operand is saved, checked and passed on by all
-that is between the call and the body.
+that is between the call and the body.  But where the region itself makes a value with such a size as ``s0 // 2``,
+its symbol is given: a region inside of it may take that value.
 In the graph of a frame each symbol is an input, which Dynamo makes beside the tensor that it comes with, and
 in a body it is one by this rule; a graph for export has no such inputs, and its bodies neither.
 
@@ -55,7 +56,7 @@ def taken_as(operand: Node) -> Node:
     return _input_of(operand.graph, value.node.expr) or operand
 
 
-def with_symbols(operands: list[Node]) -> list[Node]:
+def with_symbols(operands: list[Node], region: list[Node]) -> list[Node]:
     """What a region with these operands takes: each behind those of its symbols that no operand has for a size."""
     values = [operand.meta.get("example_value") for operand in operands]
     read = {
@@ -65,6 +66,12 @@ def with_symbols(operands: list[Node]) -> list[Node]:
         for size in value.shape
         if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
     }
+    for node in region:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides:
+            for size in value.shape:
+                if isinstance(size, torch.SymInt) and not size.node.expr.is_Symbol:
+                    read -= size.node.expr.free_symbols
     found: dict[Node, None] = {}
     for operand, value in zip(operands, values, strict=True):
         for symbol in symbols_in(value):

@@ -6,13 +6,14 @@ On with ``torch._dynamo.config.verify_region_reuse``.
 from __future__ import annotations
 
 import difflib
+import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
 from torch._dynamo.region_identity import NodeIdentity, Unkeyable
 from torch._dynamo.region_operands import name_of
 from torch._dynamo.region_reuse import to_be_tracked, transported_guards, void_maker
-from torch._dynamo.region_transport import Transport
+from torch._dynamo.region_transport import Transport, resolver
 from torch._dynamo.source import SyntheticLocalSource
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 from torch._guards import Source
@@ -43,7 +44,11 @@ class FrameState(NamedTuple):
 def frame_state(tx: InstructionTranslatorBase) -> FrameState:
     """What the frame knows at this moment."""
     void = void_maker()
-    guards = {(guard.name, _kind(guard.create_fn)) for guard in tx.output.guards if guard.create_fn is not void}
+    guards = {
+        _guard_key(tx, guard.originating_source, guard.create_fn)
+        for guard in tx.output.guards
+        if guard.create_fn is not void
+    }
     existing = (AttributeMutationExisting, ValueMutationExisting)
     known = tx.output.side_effects.id_to_variable.values()
     # Objects that the program makes for an operator have a source of their own in each call.
@@ -60,7 +65,7 @@ def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Argum
         # A list that is held back is looked at by whoever appends to it, be that a stamped call.
         held.bottom.realize()
     before = frame_state(tx)
-    guards = {(source.name, _kind(make)) for source, make in transported_guards(match)}
+    guards = {_guard_key(tx, source, make) for source, make in transported_guards(match)}
     tracked = {match.fates.transport.of(place).name for place in to_be_tracked(match)}
     return before, FrameState(before.guards | guards, before.tracked | tracked, before.symbols)
 
@@ -120,6 +125,15 @@ def _said(says: Any, transport: Transport | None = None) -> str:
         kind = type(says).__name__ if type(says) is not tuple else ""
         return f"{kind}({', '.join(_said(part, transport) for part in says)})"
     return getattr(says, "__qualname__", None) or repr(says)
+
+
+def _guard_key(tx: InstructionTranslatorBase, source: Source, make: Any) -> tuple[str, str]:
+    """What tells guards apart: a class can be reached through each of its objects, to guard the same function of it."""
+    if "__mro__" in source.name:
+        value = resolver(tx)(source)
+        if type(value) is types.FunctionType:
+            return f"{value.__qualname__} at {id(value)}", _kind(make)
+    return source.name, _kind(make)
 
 
 def _kind(make: Any) -> str:
