@@ -33,14 +33,15 @@ def get_value(self: Any, globals: dict[str, Any], locals: dict[str, Any], cache:
     value = cache.get(self, _UNKNOWN)
     if value is not _UNKNOWN:
         return value
-    # The kinds of sources are defined on top of this module.
-    from torch._dynamo.region_transport import Step, step_of
+    # The kinds of sources are defined on top of this module. Only those whose text is ``base.member`` or
+    # ``base[index]``: others name a method of the built-in class, which the program's class may override.
+    from torch._dynamo import source as sources
 
-    step, key = step_of(self)
-    if step is Step.ATTRIBUTE:
-        value = getattr(self.base.get_value(globals, locals, cache), key)
-    elif step is Step.ITEM and type(key) in (str, int):
-        value = self.base.get_value(globals, locals, cache)[key]
+    kind = type(self)
+    if kind in (sources.AttrSource, sources.ParamBufferSource, sources.UnspecializedParamBufferSource):
+        value = getattr(self.base.get_value(globals, locals, cache), self.member)
+    elif kind in (sources.GetItemSource, sources.DictGetItemSource) and type(self.index) in (str, int):
+        value = self.base.get_value(globals, locals, cache)[self.index]
     else:
         return stock("torch._guards:ChainedSource.get_value")(self, globals, locals, cache)
     cache[self] = value

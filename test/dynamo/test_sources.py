@@ -20,6 +20,10 @@ from torch._dynamo.source import (
 from torch_regions.overlay import stock
 
 
+# What is tested runs for programs with regions only.
+pytestmark = pytest.mark.usefixtures("with_regions")
+
+
 class Told:
     """Answers for any attribute."""
 
@@ -97,3 +101,25 @@ def test_code_of_the_program_runs_as_often_as_for_the_text():
 def test_tensors_are_found():
     value = UnspecializedParamBufferSource(at("linear"), "weight").get_value({"L": HELD, "G": {}}, {}, {})
     assert isinstance(value, torch.nn.Parameter)
+
+
+def test_the_built_in_method_that_a_text_names_is_not_the_programs():
+    """A list's element and a plain attribute were found by the program's ``__getitem__`` and ``__getattribute__``."""
+    from torch._dynamo.source import GenericAttrSource, ListGetItemSource
+
+    class Loud(list):
+        def __getitem__(self, index):
+            raise AssertionError("code of the program was run")
+
+    class Asked:
+        def __getattribute__(self, name):
+            raise AssertionError("code of the program was run")
+
+    asked = Asked()
+    object.__setattr__(asked, "k", 3)
+    there = {"loud": Loud([5]), "asked": asked}
+    for source, value in (
+        (ListGetItemSource(LocalSource("loud"), 0), 5),
+        (GenericAttrSource(LocalSource("asked"), "k"), 3),
+    ):
+        assert source.get_value({"L": there}, {}, {}) == value

@@ -147,11 +147,11 @@ def _condition(
     check_kinds(tx, observer.looked_at())
     check_steps(sources)
     facts = [fact for s in guarded for guard in known[s] if (fact := guard_fact(guard, resolve)) is not None]
-    tracked = _tracked(tx, sources, resolve)
+    tracked = _tracked(tx, _values(sources, resolve))
     # By which Dynamo knows an object, maybe since before the call: it has to stand at both in another call.
     sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
-    unmoved = _unmoved(tx, observer, sources, behind, resolve)
-    states = _states(sources, resolve)
+    values = _values(sources, resolve)
+    unmoved = _unmoved(tx, observer, values, behind, resolve)
     tensors = _tensors(tx, sources)
     # A held argument has no sources.
     fixed = come_by(observer, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
@@ -163,10 +163,10 @@ def _condition(
         behind.leaf_sources,
         sources,
         facts,
-        states,
+        [(source, unguarded_state(value)) for source, value in values],
         unmoved,
         tracked,
-        _ties(sources, unmoved, resolve),
+        _ties(values, unmoved),
         tensors,
         _unmoved_tensors(observer, behind, met),
         observer.holding.pins,
@@ -237,13 +237,12 @@ def _values(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]
     return found
 
 
-def _states(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]]:
-    """What tracing may have seen of the objects at ``sources`` without a guard."""
-    return [(source, unguarded_state(value)) for source, value in _values(sources, resolve)]
-
-
 def _unmoved(
-    tx: InstructionTranslatorBase, observer: Observer, sources: list[Source], behind: _Behind, resolve: Resolver
+    tx: InstructionTranslatorBase,
+    observer: Observer,
+    values: list[tuple[Source, Any]],
+    behind: _Behind,
+    resolve: Resolver,
 ) -> dict[int, Source]:
     """Objects that are the same in every call, by id: met at a source that no argument leads to, or known by one."""
     ways = dict.fromkeys((*observer.looked_at(), *sources_held(observer.met())))
@@ -251,7 +250,7 @@ def _unmoved(
     for source, value in _values([s for s in ways if root_of(s, behind.roots) is None], resolve):
         found.setdefault(id(value), source)
     trackers = tx.output.side_effects.id_to_variable
-    for source, value in _values(sources, resolve):
+    for source, value in values:
         owner = trackers.get(id(value))
         if owner is None or owner.source is None:
             continue
@@ -263,17 +262,17 @@ def _unmoved(
     return found
 
 
-def _tracked(tx: InstructionTranslatorBase, sources: list[Source], resolve: Resolver) -> dict[int, Source]:
-    """id of each object at ``sources`` that Dynamo tracks -> the source that it knows it by."""
+def _tracked(tx: InstructionTranslatorBase, values: list[tuple[Source, Any]]) -> dict[int, Source]:
+    """id of each of ``values`` that Dynamo tracks -> the source that it knows it by."""
     trackers = tx.output.side_effects.id_to_variable
-    known = ((id(value), trackers.get(id(value))) for _, value in _values(sources, resolve))
+    known = ((id(value), trackers.get(id(value))) for _, value in values)
     return {i: tracker.source for i, tracker in known if tracker is not None and tracker.source is not None}
 
 
-def _ties(sources: list[Source], unmoved: dict[int, Source], resolve: Resolver) -> set[Source]:
-    """Those of ``sources`` whose objects stand at others too, or are the same in every call."""
+def _ties(values: list[tuple[Source, Any]], unmoved: dict[int, Source]) -> set[Source]:
+    """Sources whose objects stand at others too, or are the same in every call."""
     ways: dict[int, set[Source]] = {}
-    for source, value in _values(sources, resolve):
+    for source, value in values:
         ways.setdefault(id(value), set()).add(bare(source))
     return {s for i, found in ways.items() if len(found) > 1 or i in unmoved for s in found}
 

@@ -124,10 +124,11 @@ def source_parts(source: Source) -> dict[str, Source]:
     if not isinstance(source, ChainedSource):
         return {}
     kind: Any = type(source)
-    found = ((name, getattr(source, name)) for name in _names(kind))
+    found = ((name, getattr(source, name)) for name in field_names(kind))
     return {name: part for name, part in found if isinstance(part, Source)}
 
 
 @functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Names of the fields of a kind of source."""
     return tuple(field.name for field in dataclasses.fields(kind))

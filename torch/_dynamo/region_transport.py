@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.region_objects import attribute_of, item_of, keys_of
-from torch._dynamo.region_steps import Step, source_parts, step_of
+from torch._dynamo.region_steps import Step, field_names, source_parts, step_of
 from torch._dynamo.source import (
     AttrSource,
     DictGetItemSource,
@@ -139,13 +138,8 @@ def _behind(source: Source, base: Source) -> Source:
     kind: Any = type(source)
     made = object.__new__(kind)
     fields = vars(source)
-    vars(made).update({name: fields[name] for name in _field_names(kind)}, base=base)
+    vars(made).update({name: fields[name] for name in field_names(kind)}, base=base)
     return made
-
-
-@functools.cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def resolver(tx: InstructionTranslatorBase) -> Resolver:
