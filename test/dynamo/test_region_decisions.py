@@ -1,7 +1,9 @@
 """Each kind of guard, source and value that Dynamo has is decided about: a torch release that adds one fails here."""
 
 import ast
+import importlib
 import inspect
+import pkgutil
 
 import pytest
 import torch._dynamo
@@ -64,6 +66,24 @@ def test_the_builder_has_the_branches_that_were_decided_about():
     expected = {"2.13.0": 143}
     release = torch.__version__.partition("+")[0]
     assert _branches() == expected[release], "read the new branches of VariableBuilder._wrap, then decide"
+
+
+# Made by tracing, never by the builder of what stands at a source.
+MADE_BY_TRACING = {
+    *("AutogradFunctionApplyVariable", "DataPtrVariable", "DeletedVariable", "FakeIdVariable", "FrameSummaryVariable"),
+    *("LazyVariableTracker", "NullVariable", "TMADescriptorExperimentalVariable", "TMADescriptorStableVariable"),
+    *("TorchFunctionModeStackVariable", "TracebackVariable", "UnknownVariable", "WithEnterFunctionVariable"),
+    "WithExitFunctionVariable",
+}
+
+
+def test_every_kind_of_tracker_has_a_decision():
+    """The lookup rules name kinds that the builder's text does not: `enumerate` had none, and no block was reused."""
+    for module in pkgutil.iter_modules(torch._dynamo.variables.__path__):
+        importlib.import_module(f"torch._dynamo.variables.{module.name}")
+    stock = {kind for kind in _subclasses(VariableTracker) if kind.__module__.startswith("torch._dynamo.variables.")}
+    undecided = {kind.__name__ for kind in stock if not {base.__name__ for base in kind.__mro__} & (VALUES | REFUSED)}
+    assert undecided == MADE_BY_TRACING
 
 
 def test_names_that_were_decided_about_are_those_of_trackers():

@@ -69,6 +69,24 @@ class Asked:
         raise AssertionError("code of the program was run")
 
 
+class AskedClass(type):
+    def __getattribute__(cls, name):
+        if name == "__mro__":
+            raise AssertionError("code of the program was run")
+        return type.__getattribute__(cls, name)
+
+
+AskedClass = AskedClass("AskedClass", (), {"k": 1})
+
+
+class Meta(type):
+    prop = Asked.__dict__["prop"]
+
+
+class OfClass(metaclass=Meta):
+    pass
+
+
 class AskedForAll:
     k = 1
 
@@ -95,14 +113,50 @@ def test_modules_are_read_by_their_private_dictionaries():
 
 @pytest.mark.parametrize(
     "value, name",
-    [(Asked(), "prop"), (Asked(), "missing"), (AskedForAll(), "k")],
-    ids=["property", "no attribute", "any"],
+    [(Asked(), "prop"), (Asked(), "missing"), (OfClass, "prop"), (AskedClass, "k")],
+    ids=["property", "no attribute", "property of a class", "any of a class"],
 )
 def test_what_only_code_of_the_program_can_tell_is_refused(value, name):
     with pytest.raises(RunsCode):
         attribute_of(value, name)
-    with pytest.raises(RunsCode):
-        has_attribute(value, name)
+    if isinstance(value, type):
+        with pytest.raises(RunsCode):
+            has_attribute(value, name)
+
+
+def test_that_an_attribute_is_there_is_told_by_the_code_that_finds_it():
+    """Dynamo traces that code: what it reads is compared on its own."""
+
+    class Other(Asked):
+        prop = property(lambda self: 1)
+
+    assert has_attribute(Asked(), "prop") == has_attribute(Asked(), "prop") != has_attribute(Other(), "prop")
+    assert has_attribute(Asked(), "missing") == has_attribute(Other(), "missing") != has_attribute(Asked(), "prop")
+    assert has_attribute(AskedForAll(), "k") == has_attribute(AskedForAll(), "k") != has_attribute(Slots(), "k")
+    there = AskedForAll()
+    object.__setattr__(there, "own", 1)
+    assert has_attribute(there, "own") != has_attribute(AskedForAll(), "own")
+
+
+def test_an_attribute_is_found_beside_a_getattribute_of_the_program():
+    """It made every block that reads a configuration of transformers be traced: they all have one."""
+    value = AskedForAll()
+    object.__setattr__(value, "own", 5)
+    assert attribute_of(value, "own") == 5 and attribute_of(value, "k") == 1
+    with pytest.raises(AttributeError):
+        attribute_of(value, "missing")
+
+
+class LoudTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise AssertionError("code of the program was run")
+
+
+def test_an_attribute_of_a_tensor_is_read_without_its_torch_function():
+    with torch._C.DisableTorchFunctionSubclass():
+        value = torch.ones(2, requires_grad=True).as_subclass(LoudTensor)
+    assert attribute_of(value, "requires_grad") is True and has_attribute(value, "grad_fn") is True
 
 
 def test_a_property_comes_before_the_objects_own():

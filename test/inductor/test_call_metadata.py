@@ -25,6 +25,8 @@ from torch.fx.immutable_collections import immutable_list
 from torch_regions.overlay import stock
 
 
+# What is called directly is the overlay's while a program with regions is compiled.
+pytestmark = pytest.mark.usefixtures("with_regions")
 STRIDES = (0, 1, 2, 3, 4, 6, 12)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 
+import pytest
 import torch
 from torch._inductor import fx_utils, ir
 from torch._inductor.fx_passes.post_grad import view_to_reshape
@@ -11,6 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
 
+# What is called directly is the overlay's while a program with regions is compiled.
+pytestmark = pytest.mark.usefixtures("with_regions")
 HOP = torch.ops.higher_order.invoke_subgraph
 
 

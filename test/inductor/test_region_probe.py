@@ -20,7 +20,7 @@ needs_vectors = pytest.mark.skipif(not HERE, reason="needs an x86 processor with
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(monkeypatch, with_regions):
     """Answers as in a new process; they are left as they were."""
     monkeypatch.setattr(region_probe, "_answers", {})
     return region_probe._answers

@@ -7,9 +7,13 @@ import torch._inductor.config
 from torch._dynamo.utils import counters
 
 
-def _program(x, ws):
+def _block(x, w):
+    return x + torch.nn.functional.gelu(x @ w).tanh().cos() * 0.5
+
+
+def _program(x, ws, block=_block):
     for w in ws:
-        x = x + torch.nn.functional.gelu(x @ w).tanh().cos() * 0.5
+        x = block(x, w)
     return x
 
 
@@ -38,11 +42,12 @@ def test_aot_inductor_packages_an_exported_program_with_regions(tmp_path):
             self.ws = torch.nn.ParameterList(torch.randn(4, 4) for _ in range(4))
 
         def forward(self, x):
-            return _program(x, list(self.ws))
+            return _program(x, list(self.ws), block)
 
+    block = torch.compiler.nested_compile_region(_block)
     model, x = Model(), torch.randn(4, 4)
     torch._dynamo.reset()
-    with torch._dynamo.config.patch(use_graph_deduplication=True), torch.no_grad():
+    with torch.no_grad():
         program = torch.export.export(model, (x,), strict=True)
         assert "invoke_subgraph" in str(program.graph)
         path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2"))

@@ -70,19 +70,46 @@ def _checked(found: Any, name: str) -> Any:
     return found
 
 
-def attribute_of(value: Any, name: str) -> Any:
-    """As ``getattr``.  Raises AttributeError when there is none, RunsCode when code of the program would run."""
+def _builtin_getattribute(kind: Any) -> Any:
+    """The ``__getattribute__`` that a class inherits from a built-in class, below those of the program."""
+    for base in type.__getattribute__(kind, "__mro__"):
+        found = base.__dict__.get("__getattribute__")
+        if found is not None and not isinstance(found, types.FunctionType):
+            return found
+    return object.__getattribute__
+
+
+def _built_in_attribute(value: Any, name: str) -> Any:
+    """What the built-in class finds, when the program's code has no part in it."""
     kind = type(value)
+    if kind is not torch.Tensor and issubclass(kind, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return _builtin_getattribute(kind)(value, name)
     if is_of_program(kind, "__getattribute__"):
-        raise RunsCode(f"{kind.__name__} has a __getattribute__ of its own")
+        return _builtin_getattribute(kind)(value, name)
+    return getattr(value, name)
+
+
+def attribute_of(value: Any, name: str) -> Any:
+    """As ``getattr``, beside a ``__getattribute__`` of the program.
+
+    Dynamo traces such a ``__getattribute__``, and each thing that it reads is a read of its own; what it leaves to the
+    built-in class is what stands at the attribute's source.
+
+    Raises AttributeError when there is none, RunsCode when code of the program would run.
+    """
+    kind = type(value)
     if issubclass(kind, type):
+        if is_of_program(kind, "__getattribute__"):
+            raise RunsCode(f"{kind.__name__} has a __getattribute__ of its own")
         _checked(find_in_class(kind, name), name)
         if _checked(find_in_class(value, name), name) is MISSING and is_of_program(kind, "__getattr__"):
             raise RunsCode(f"{kind.__name__} has a __getattr__ of its own")
         return getattr(value, name)
     found = find_in_class(kind, name)
     if found is not MISSING and find_in_class(type(found), "__set__") is not MISSING:
-        return getattr(value, name) if _checked(found, name) is not MISSING else None  # before the object's own
+        _checked(found, name)
+        return _built_in_attribute(value, name)  # before the object's own
     own = own_attributes(value)
     if own is not None and name in own:
         return own[name]
@@ -92,16 +119,31 @@ def attribute_of(value: Any, name: str) -> Any:
                 return held[name]
     if _checked(found, name) is MISSING and is_of_program(kind, "__getattr__"):
         raise RunsCode(f"{kind.__name__} has a __getattr__ of its own")
-    return getattr(value, name)
+    return _built_in_attribute(value, name)
 
 
-def has_attribute(value: Any, name: str) -> bool:
-    """As ``hasattr``.  Raises RunsCode when code of the program would run."""
+def has_attribute(value: Any, name: str) -> Hashable:
+    """Whether ``value`` has an attribute; by which code of its class, where the program's own code decides it.
+
+    Dynamo traces that code, and each thing that it reads is a read of its own: where all of these and the code are the
+    same, so is the answer.  Raises RunsCode for an attribute that the class of a class finds.
+    """
+    kind = type(value)
     try:
         attribute_of(value, name)
+        present = True
     except AttributeError:
-        return False
-    return True
+        present = False
+    except RunsCode:
+        if issubclass(kind, type):
+            raise
+        own = own_attributes(value)
+        return name in own if own is not None else None, id(find_in_class(kind, name)), *_lookups(kind)
+    return (present, *_lookups(kind)) if is_of_program(kind, "__getattribute__") else present
+
+
+def _lookups(kind: Any) -> tuple[int, ...]:
+    return tuple(id(find_in_class(kind, name)) for name in ("__getattribute__", "__getattr__"))
 
 
 def item_of(value: Any, key: Any) -> Any:
