@@ -504,3 +504,34 @@ def test_inductor_writes_in_place():
         _, (code,) = run_and_get_code(torch.compile(f, backend="inductor"), _x(), torch.tensor([1, 3]))
     assert code.count("auto_functionalized_subgraph_0(auto_functionalized_subgraph_0_args)") == 3
     assert "empty_strided_cpu" in code and "empty_strided_cpu((600, 4)" not in code
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_autograd_is_not_asked_what_it_refuses_to_say(backend):
+    """A view made without gradients, whose base is written to with them, has no `grad_fn` and no `is_leaf`."""
+
+    def compiled(mark):
+        @mark
+        def toggled(x, y):
+            torch.set_grad_enabled(not torch.is_grad_enabled())
+            return x @ y, x
+
+        @mark
+        def viewed(x):
+            view = x.view(-1).view(x.shape)
+            x.detach().add_(1)
+            return view * 2
+
+        def program(x, y):
+            h = x * 1
+            outs = []
+            for _ in range(4):
+                outs.append(toggled(h, y)[0])
+                outs.append(viewed(h))
+            return outs
+
+        torch._dynamo.reset()
+        x, y = torch.arange(16.0).view(4, 4).requires_grad_(), torch.eye(4)
+        return [out.detach() for out in torch.compile(program, backend=backend, fullgraph=True)(x, y)]
+
+    torch.testing.assert_close(compiled(torch.compiler.nested_compile_region), compiled(lambda block: block))

@@ -22,9 +22,13 @@ def value_key(value: Any) -> Hashable:
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
 
 
-def autograd_state(value: torch.Tensor) -> tuple[bool, bool, bool]:
+def autograd_state(value: torch.Tensor) -> tuple[bool, ...]:
     """What the frame may change of a tensor without changing its metadata."""
-    return value.requires_grad, value.is_leaf, value.grad_fn is None
+    try:
+        return value.requires_grad, value.is_leaf, value.grad_fn is None
+    except RuntimeError:
+        # Made as a view without gradients, and written to with them: autograd refuses to say what made it.
+        return (value.requires_grad,)
 
 
 def tensor_state(tracker: Any) -> Hashable:
