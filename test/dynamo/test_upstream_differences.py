@@ -329,3 +329,67 @@ def test_equal_bodies_of_nested_regions_are_one():
     torch.testing.assert_close(found, program(X))
     calls = backend.graphs[0].graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
     assert len({call.args[1] for call in calls}) <= 1
+
+
+def _copies(defaults=(2.0, 2.0, 2.0), shared=True):
+    """Marked functions of one code."""
+    one = [torch.full((), 0.5)]
+
+    def make(default, held=one):
+        def inner(x, factor=default, *, shift=3.0):
+            return (x.sin() * factor).cos() + shift * held[0]
+
+        return region(inner)
+
+    if shared:
+        return [make(default) for default in defaults]
+    return [make(default, [torch.full((), float(k))]) for k, default in enumerate(defaults)]
+
+
+def _all_of(functions):
+    def program(x):
+        for function in functions:
+            x = function(x)
+        return x
+
+    return program
+
+
+def _without_cells():
+    def make():
+        def inner(x):
+            return (x.sin() * 2).cos() + x
+
+        return region(inner)
+
+    return [make() for _ in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("functions", "traced", "reused"),
+    [
+        (_without_cells(), 1, 3),
+        # Each has a cell of its own, whatever it holds.
+        (_copies(), 3, 0),
+        (_copies((1.0, 2.0, 1.0)), 3, 0),
+        (_copies(shared=False), 3, 0),
+    ],
+    ids=["alike", "with cells", "with other defaults", "with other contents"],
+)
+def test_copies_of_one_function_are_one_region_where_they_are_alike_in_all_they_have(functions, traced, reused):
+    assert called(_all_of(functions), X) == (traced, reused)
+
+
+def test_a_copy_of_a_function_replaced_after_the_compile_is_another():
+    functions = _without_cells()
+    program = _all_of(functions)
+    compiled = torch.compile(program, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(X), program(X))
+
+    def other(x):
+        return (x.cos() * 3).sin()
+
+    functions[2] = region(other)
+    torch.testing.assert_close(compiled(X), program(X))
+    functions[1].__closure__[0].cell_contents = other
+    torch.testing.assert_close(compiled(X), program(X))

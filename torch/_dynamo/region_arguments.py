@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo import variables
 from torch._dynamo.region_boundary import value_storages
 from torch._dynamo.region_held import Held, HeldConstant, HeldList
-from torch._dynamo.region_identity import Unkeyable, constant_key, symbol_key, tensor_key
+from torch._dynamo.region_identity import Unkeyable, constant_key, function_key, symbol_key, tensor_key
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_transport import bare, resolver
 from torch._dynamo.source import AttrSource
@@ -86,9 +86,11 @@ class Arguments:
         # id of a tracker, or of a proxy's node -> its number in order of first sight.
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
-        # What entries are counted by: the Python function, or the class of a callable.
-        self.function: Any = getattr(fn, "fn", None) or getattr(getattr(fn, "value", None), "__class__", type(fn))
-        structure = [self._walk(fn), *map(self._walk, args)]
+        # What entries are counted by: the code of a Python function, or the class of a callable.
+        function = getattr(fn, "fn", None)
+        code = function.__code__ if type(function) is types.FunctionType else None
+        self.function: Any = code or function or type(getattr(fn, "value", fn))
+        structure = [self._callee(fn), *map(self._walk, args)]
         # The order in which keywords are passed is the order of a **kwargs dict inside.
         structure += [(name, self._walk(value)) for name, value in kwargs.items()]
         self.key: Hashable = tuple(structure)
@@ -114,6 +116,12 @@ class Arguments:
             tracker = lazy.unwrap()
         self.leaves.append(Leaf(tracker, () if tracker.source is None else (bare(tracker.source),)))
         return self._key_of(tracker)
+
+    def _callee(self, fn: VariableTracker) -> Hashable:
+        """Key of what is called: a body cannot tell apart two functions that are alike in all they have."""
+        key = self._walk(fn)
+        called: Any = fn.unwrap()
+        return ("function", function_key(called.fn)) if key == ("function", getattr(called, "fn", None)) else key
 
     def _hold_list(self, held: HeldList) -> Hashable:
         identity = held.identity(self._tx)

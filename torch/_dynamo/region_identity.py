@@ -96,6 +96,33 @@ def _number_key(number: float | complex) -> Hashable:
     return (float, struct.pack("<d", number))
 
 
+class Same:
+    """Equal for one object only, which it keeps: no other one comes to have its id."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Same and other.of is self.of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+
+def function_key(function: types.FunctionType) -> Hashable:
+    """Key of what a Python function does: of its code, globals, defaults and cells, by identity."""
+    named = (function.__kwdefaults__ or {}).items()
+    return (
+        function.__code__,
+        Same(function.__globals__),
+        tuple(map(Same, function.__defaults__ or ())),
+        tuple((name, Same(value)) for name, value in named),
+        tuple(map(Same, function.__closure__ or ())),
+    )
+
+
 def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> Hashable:
     """Key of an argument: every constant by type and value, containers by structure.
 
@@ -112,7 +139,7 @@ def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> H
     if isinstance(value, _SYMBOLIC):
         return symbol_key(value)
     if isinstance(value, enum.Enum):
-        return (kind, value.name)
+        return (kind, object.__getattribute__(value, "_name_"))  # a class may have a `name` of its own
     if isinstance(value, slice):
         return (slice, *(constant_key(v, leaf) for v in (value.start, value.stop, value.step)))
     if isinstance(value, range):

@@ -63,7 +63,6 @@ class ReuseMissReason(enum.Enum):
     INDEX_NOT_ALONE = "it finds an element by an index and also by another way"
     SYMBOLIC_NUMBER = "it reads a number behind an argument that Dynamo treats as symbolic"
     # Why no earlier call matches.
-    NEW_FUNCTION = "the function was not traced before under this global state"
     ARGUMENTS_DIFFER = "no earlier call had such arguments"
     NO_SOURCE = "something behind an argument was read, and this argument is computed in the frame"
     GUARD_FAILS = "an earlier call read something that is different here"
