@@ -113,7 +113,7 @@ def changed_attribute(x, settings=Settings()):
         (other_constants, 3, 0),
         (other_shapes, 2, 1),
         (pairs, 1, 2),
-        (lists, 3, 0),  # a list that the frame makes anew, of values in another order
+        (lists, 2, 1),  # a list that the frame makes anew, of values in another order
         (one_module, 1, 1),
         (changed_attribute, 2, 0),
     ],

@@ -19,6 +19,7 @@ object's own attributes, and which things are one object.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from torch._dynamo.region_listening import LISTENING, Listener
 from torch._dynamo.region_looks import autograd_state
 from torch._dynamo.region_transport import resolver
 from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.hashable import HashableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -209,9 +211,22 @@ def sources_held(trackers: list[VariableTracker], unseen: bool = False) -> Itera
         if (found := tracker.unwrap()) is not tracker:
             todo.append(found)
         elif not issubclass(type(tracker), LazyVariableTracker):
-            items = vars(tracker).get("items", ())
-            if isinstance(items, (list, tuple, dict)):
-                todo += items.values() if isinstance(items, dict) else items
+            todo += _kept_by(tracker)
+
+
+def _kept_by(tracker: VariableTracker) -> Iterator[VariableTracker]:
+    """Trackers that ``tracker`` has, in whatever it keeps them: as ``VariableTracker.visit``, and keys of dicts."""
+    todo = [value for name, value in vars(tracker).items() if name not in tracker._nonvar_fields]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, VariableTracker):
+            yield value
+        elif isinstance(value, HashableTracker):
+            yield value.vt
+        elif type(value) in (list, tuple):
+            todo += value
+        elif type(value) in (dict, collections.OrderedDict):
+            todo += [*value, *value.values()]
 
 
 def come_by(observer: Observer, arguments: list[VariableTracker]) -> set[Source]:

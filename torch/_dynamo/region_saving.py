@@ -140,7 +140,10 @@ def _condition(
     # In the order in which tracing met them: a reuse makes its guards, and the inputs of the graph, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
     looked_at = [s for s in observer.looked_at() if behind.holds(s)]
-    sources = list(dict.fromkeys((*guarded, *looked_at)))
+    # What a container holds that was opened before the call: its elements are found without a look at their sources,
+    # and Dynamo may know them by others, without a guard that says so.
+    held = [s for s in map(bare, sources_held(observer.met())) if behind.holds(s)]
+    sources = list(dict.fromkeys((*guarded, *looked_at, *held)))
     cells = list(cells_of((s for s in sources if not behind.is_function(s)), resolve))
     _check_cells(tx, observer, changed, {id(resolve(cell)) for cell in cells})
     sources = list(dict.fromkeys((*sources, *cells)))
