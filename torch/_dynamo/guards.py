@@ -69,13 +69,19 @@ def _way(node: ast.AST) -> str | None:
     """A name, and attributes and elements behind it, as ``ast.unparse`` words them; None for anything else."""
     if type(node) is ast.Name:
         return node.id
-    if type(node) is ast.Attribute:
+    found: str | None = getattr(node, "_region_way", None)  # each step of a way is asked for, the last one first
+    if found is None and type(node) is ast.Attribute:
         base = _way(node.value)
-        return base and f"{base}.{node.attr}"
-    if type(node) is ast.Subscript and type(node.slice) is ast.Constant and type(node.slice.value) in (int, str):
+        found = node._region_way = base and f"{base}.{node.attr}"  # type: ignore[attr-defined]
+    elif found is None and type(node) is ast.Subscript and _is_plain(node.slice):
         base = _way(node.value)
-        return base and f"{base}[{node.slice.value!r}]"
-    return None
+        found = node._region_way = base and f"{base}[{node.slice.value!r}]"  # type: ignore[attr-defined]
+    return found
+
+
+def _is_plain(index: ast.expr) -> bool:
+    # A string's prefix is lost in its value.
+    return type(index) is ast.Constant and type(index.value) in (int, str) and index.kind is None
 
 
 @replaces("GuardBuilder.getattr_on_nn_module")

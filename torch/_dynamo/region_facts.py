@@ -173,8 +173,9 @@ class GuardFact:
             return False
 
     @property
-    def makes_constant(self) -> bool:
-        return self.kind in _OF_CONSTANTS
+    def may_have_a_symbol(self) -> bool:
+        """Whether it says that a number is a constant, which Dynamo decides when it builds the number's tracker."""
+        return self.kind in _OF_CONSTANTS and type(self.value) in (int, float)
 
 
 def guard_fact(guard: Any, resolve: Callable[[Source], Any]) -> GuardFact | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -202,6 +202,7 @@ def base_constant(value: Any) -> Hashable:
     raise RunsCode(f"{type(value).__name__} is no constant")
 
 
+_NAMES = {str}
 _HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -212,8 +213,10 @@ _HOOKS = (
 )
 
 
-def _key_key(key: Any) -> Hashable:
-    return exact_key(key) or id(key)
+def _keys_key(keys: Iterable[Any]) -> Hashable:
+    """Key of keys: names by value, other constants by type and value, anything else by identity."""
+    found = tuple(keys)
+    return found if {*map(type, found)} <= _NAMES else tuple(exact_key(key) or id(key) for key in found)
 
 
 def unguarded_state(value: Any) -> Hashable:
@@ -224,18 +227,23 @@ def unguarded_state(value: Any) -> Hashable:
     kind = type(value)
     if issubclass(kind, (type, types.ModuleType)):
         return id(kind)  # told apart by identity: their guards are on the object
+    if kind is dict:  # most are
+        return id(kind), None, _keys_key(value)
     own = own_attributes(value)
     names = tuple(own) if own is not None else None
-    if names and is_a(value, torch.Tensor):
+    if names and issubclass(kind, torch.Tensor):
         names = tuple(name for name in names if not name.startswith("_dynamo_"))  # Dynamo's notes, made while it traces
-    if is_a(value, (dict, set, frozenset)):
+    if issubclass(kind, (dict, set, frozenset)):
         # In their order, of which there is no guard; a key that is no constant is the object it is.
-        return id(kind), names, tuple(map(_key_key, keys_of(value)))
-    if not is_a(value, torch.nn.Module) or own is None:
+        return id(kind), names, _keys_key(keys_of(value))
+    if not issubclass(kind, torch.nn.Module) or own is None:
         return id(kind), names
-    hooks = tuple(tuple(map(id, dict.values(own.get(name) or {}))) for name in _HOOKS)
-    parts = (own.get("_parameters") or {}, own.get("_buffers") or {}, own.get("_modules") or {})
-    return id(kind), names, hooks, tuple(tuple((k, v is None) for k, v in dict.items(part)) for part in parts)
+    hooks = tuple(
+        map(id, [hook for name in _HOOKS if (of_name := own.get(name)) for hook in (name, *of_name.values())])
+    )
+    parts = [(name, held) for name in ("_parameters", "_buffers", "_modules") if (held := own.get(name))]
+    absent = tuple([(name, n) for n, (_, held) in enumerate(parts) for name, part in dict.items(held) if part is None])
+    return id(kind), names, hooks, tuple([(name, _keys_key(dict.keys(held))) for name, held in parts]), absent
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

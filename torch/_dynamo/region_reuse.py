@@ -41,7 +41,8 @@ from torch._dynamo.region_operands import build_as_traced, name_of, operands_of,
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import changed_among, pending
 from torch._dynamo.region_route import Route
-from torch._dynamo.region_transport import Fate, Fates, Place, Resolver, Transport, bare, resolver, root_of
+from torch._dynamo.region_transport import Fate, Fates, Place, Resolver, Transport, bare, is_in_class, resolver, root_of
+from torch._dynamo.source import TypeDictSource
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
@@ -146,6 +147,12 @@ class _Checks:
         self.installs = [
             (n := number(source), makers.get(source, ()), id(self.route.stops[n].old) in condition.tracked)
             for source in dict.fromkeys((*condition.sources, *condition.indices))
+        ]
+        # Sources of numbers that the traced call found to be constants.
+        self.numbers = [fact.source for fact in facts if fact.may_have_a_symbol]
+        # (stop, makers) where something is looked up in a class
+        self.in_classes = [
+            (stop, makers) for stop, makers, _ in self.installs if is_in_class(self.route.stops[stop].source)
         ]
         # Stops of one object each: of those that stay the same, and of the others; then (stop, stop in one of these
         # lists) for further stops of an object.
@@ -257,9 +264,9 @@ def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCo
         tracker = known if known is not None else build_as_traced(tx, fates, source).unwrap()
         if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, fates.transport(source).name)
-    for fact in found.facts:
-        if fact.makes_constant and type(fact.value) in (int, float) and fates(fact.source) is Fate.OWN:
-            _check_constant(tx, fates, fact.source)
+    for source in found.checks.numbers:
+        if fates(source) is Fate.OWN:
+            _check_constant(tx, fates, source)
     for source in condition.indices:
         if fates(source) is Fate.OWN and not lifted_key(fates.value(source)):
             _check_constant(tx, fates, source)
@@ -299,13 +306,16 @@ def transported_guards(match: Match) -> list[tuple[Source, Any]]:
         if makers:
             new = fates.transport.of(place) if place.fate is Fate.OWN else fates.behind_known(place.source)
             if new is not place.source:
-                found += [(new, make) for make in makers if make is not void and not fates.is_absent(place, make)]
+                named = type(place.source) is TypeDictSource  # guards there name what a class lacks
+                found += [
+                    (new, make) for make in makers if make is not void and not (named and fates.is_absent(place, make))
+                ]
     return [(source, make) for source, make in found if make is not None]
 
 
 def keep_class_lookups(match: Match) -> None:
     """Notes the lookups in classes that tracing the call would have been the first to make, as Dynamo does."""
-    for stop, makers, _ in match.entry.condition.checks.installs:
+    for stop, makers in match.entry.condition.checks.in_classes:
         place = match.places[stop]
         if place.fate is Fate.OWN:
             match.fates.keep_class_lookup(place, makers)

@@ -199,6 +199,11 @@ def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
     return item_of(value, key) if step is Step.ITEM else value
 
 
+def is_in_class(source: Source) -> bool:
+    """Whether ``source`` is the dictionary of a class, or an attribute that was found there."""
+    return type(source) is TypeDictSource or (type(source) is DictGetItemSource and type(source.base) is TypeDictSource)
+
+
 class Fate(enum.Enum):
     """What tracing a call makes of a source of the earlier one."""
 
@@ -309,10 +314,11 @@ class Fates:
             place.fate = Fate.UNCHANGED
         else:
             place.fate = Fate.OWN
-            for fate, known in ((Fate.KNOWN, self.known(place.value)), (Fate.IN_CLASS, self.in_class(place.source))):
-                if known is not None and known.name != self.transport.of(place).name:
-                    place.fate = fate
-                    break
+            known, fate = self.known(place.value), Fate.KNOWN
+            if known is None or known.name == self.transport.of(place).name:
+                known, fate = self.in_class(place.source), Fate.IN_CLASS
+            if known is not None and (fate is Fate.KNOWN or known.name != self.transport.of(place).name):
+                place.fate = fate
 
 
 _AT_KNOWN = (Fate.KNOWN, Fate.IN_CLASS, Fate.BEHIND_KNOWN)
