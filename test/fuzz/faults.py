@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-import torch._dynamo.convert_frame  # noqa: F401  (Dynamo is imported before a part of it is)
+import torch
+import torch._dynamo.convert_frame  # (Dynamo is imported before a part of it is)
 from torch._dynamo import region_identity, region_reuse, region_stamps
+from torch._dynamo.region_arguments import CannotReuse
+from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import Observer
 from torch._functorch._aot_autograd import autograd_cache_parts
 
@@ -50,8 +53,16 @@ def alias_guard_skipped() -> Any:
 
 
 def identity_replaced_by_equality() -> Any:
-    """Which of several objects stands somewhere does not matter."""
-    return mock.patch.object(region_reuse, "_check_identities", lambda *a: None)
+    """Objects that are equal, as dataclasses, named tuples and enum members are, stand for one another."""
+
+    def alike(checks: Any, places: list[Any], unmoved: Any, fates: Any) -> None:
+        stops = checks.route.stops
+        pairs = [(places[i].value, stops[i].old) for i in checks.unmoved]
+        pairs += [(places[i].value, places[j].value) for i, j in checks.same]
+        if any(type(a) is not type(b) or a != b for a, b in pairs if not isinstance(a, torch.Tensor)):
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, "an object that is not equal")
+
+    return mock.patch.object(region_reuse, "_check_identities", alike)
 
 
 def autocast_states_merged() -> Any:
