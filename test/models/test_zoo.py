@@ -7,7 +7,7 @@ from marked import some, state
 from torch._dynamo.utils import counters
 
 from benchmarks.zoo import ARCHITECTURES
-from benchmarks.zoo_more import MORE, build
+from benchmarks.zoo_more import ALL, MORE, build
 
 
 STEPS = 2
@@ -117,3 +117,16 @@ def test_what_nobody_marks_as_eager(name):
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
     if name in REUSED:
         assert counters["regions"]["automatic: reused"] >= 1
+
+
+@pytest.mark.parametrize("name", some(ALL, ["llama", "bert"]))
+@pytest.mark.parametrize("train", [True, False])
+def test_a_reuse_leaves_the_frame_as_tracing_the_call_does(name, train):
+    torch._dynamo.reset()
+    counters.clear()
+    example = build(name, 3, False)
+    example.model.train(train)
+    options = torch._dynamo.config.patch(use_graph_deduplication=True, verify_region_reuse=True)
+    with options, torch.set_grad_enabled(train):
+        example.call(torch.compile(example.model, backend="eager"))
+    assert counters["regions"]["verified"] or name not in ("llama", "bert")

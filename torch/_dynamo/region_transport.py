@@ -253,7 +253,7 @@ class Fates:
         if fate is Fate.KNOWN:
             return self.known(self.value(source)) or self.transport(source)
         if fate is Fate.IN_CLASS:
-            return self.in_class(source) or self.transport(source)
+            return self.known(self.value(source)) or self.in_class(source) or self.transport(source)
         return self.transport(source)
 
     def in_class(self, source: Source) -> Source | None:
@@ -308,17 +308,20 @@ class Fates:
         What the frame has changed of an object is no matter here: the changes of all that a call meets are looked for.
         """
         place.same = same
-        if above is not None and above.fate in _AT_KNOWN:
-            place.fate = Fate.BEHIND_KNOWN
-        elif not place.moves:
+        if not place.moves:
             place.fate = Fate.UNCHANGED
+        elif self._is_another(self.in_class(place.source), place):
+            # Dynamo finds it there by identity, whatever the frame knows of the class.
+            place.fate = Fate.IN_CLASS
+        elif above is not None and above.fate in _AT_KNOWN:
+            place.fate = Fate.BEHIND_KNOWN
+        elif self._is_another(self.known(place.value), place):
+            place.fate = Fate.KNOWN
         else:
             place.fate = Fate.OWN
-            known, fate = self.known(place.value), Fate.KNOWN
-            if known is None or known.name == self.transport.of(place).name:
-                known, fate = self.in_class(place.source), Fate.IN_CLASS
-            if known is not None and (fate is Fate.KNOWN or known.name != self.transport.of(place).name):
-                place.fate = fate
+
+    def _is_another(self, known: Source | None, place: Place) -> bool:
+        return known is not None and known.name != self.transport.of(place).name
 
 
 _AT_KNOWN = (Fate.KNOWN, Fate.IN_CLASS, Fate.BEHIND_KNOWN)
