@@ -6,6 +6,7 @@ A function keeps at most ``max_reuse_entries`` of them; one more evicts the leas
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -28,19 +29,27 @@ log = logging.getLogger(__name__)
 _UNKNOWN: Any = object()
 
 
+@functools.cache
+def _plain_kinds() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Kinds of sources whose text is ``base.member``, and those whose is ``base[index]``.
+
+    Others name a method of the built-in class, which the program's class may override.
+    """
+    from torch._dynamo import source  # defined on top of this module
+
+    members = source.AttrSource, source.ParamBufferSource, source.UnspecializedParamBufferSource
+    return members, (source.GetItemSource, source.DictGetItemSource)
+
+
 @replaces("ChainedSource.get_value")
 def get_value(self: Any, globals: dict[str, Any], locals: dict[str, Any], cache: dict[Any, Any]) -> Any:
     value = cache.get(self, _UNKNOWN)
     if value is not _UNKNOWN:
         return value
-    # The kinds of sources are defined on top of this module. Only those whose text is ``base.member`` or
-    # ``base[index]``: others name a method of the built-in class, which the program's class may override.
-    from torch._dynamo import source as sources
-
-    kind = type(self)
-    if kind in (sources.AttrSource, sources.ParamBufferSource, sources.UnspecializedParamBufferSource):
+    kind, (members, items) = type(self), _plain_kinds()
+    if kind in members:
         value = getattr(self.base.get_value(globals, locals, cache), self.member)
-    elif kind in (sources.GetItemSource, sources.DictGetItemSource) and type(self.index) in (str, int):
+    elif kind in items and type(self.index) in (str, int):
         value = self.base.get_value(globals, locals, cache)[self.index]
     else:
         return stock("torch._guards:ChainedSource.get_value")(self, globals, locals, cache)

@@ -22,6 +22,7 @@ from torch._dynamo.region_objects import (
     exact_key,
     has_attribute,
     is_a,
+    keys_key,
     keys_of,
     length_of,
     own_attributes,
@@ -83,9 +84,7 @@ def _same_object(value: Any, _: Any) -> Hashable:
 
 
 def _keys(value: Any, _: Any) -> Hashable:
-    if is_a(value, types.MappingProxyType):
-        return tuple(exact_key(key) or id(key) for key in value)
-    return tuple(exact_key(key) or id(key) for key in keys_of(value))
+    return keys_key(value if is_a(value, types.MappingProxyType) else keys_of(value))
 
 
 def _has_key(value: Any, bound: dict[str, Any]) -> Hashable:

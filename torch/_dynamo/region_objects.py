@@ -213,7 +213,7 @@ _HOOKS = (
 )
 
 
-def _keys_key(keys: Iterable[Any]) -> Hashable:
+def keys_key(keys: Iterable[Any]) -> Hashable:
     """Key of keys: names by value, other constants by type and value, anything else by identity."""
     found = tuple(keys)
     return found if {*map(type, found)} <= _NAMES else tuple(exact_key(key) or id(key) for key in found)
@@ -228,14 +228,14 @@ def unguarded_state(value: Any) -> Hashable:
     if issubclass(kind, (type, types.ModuleType)):
         return id(kind)  # told apart by identity: their guards are on the object
     if kind is dict:  # most are
-        return id(kind), None, _keys_key(value)
+        return id(kind), None, keys_key(value)
     own = own_attributes(value)
     names = tuple(own) if own is not None else None
     if names and issubclass(kind, torch.Tensor):
         names = tuple(name for name in names if not name.startswith("_dynamo_"))  # Dynamo's notes, made while it traces
     if issubclass(kind, (dict, set, frozenset)):
         # In their order, of which there is no guard; a key that is no constant is the object it is.
-        return id(kind), names, _keys_key(keys_of(value))
+        return id(kind), names, keys_key(keys_of(value))
     if not issubclass(kind, torch.nn.Module) or own is None:
         return id(kind), names
     hooks = tuple(
@@ -243,7 +243,7 @@ def unguarded_state(value: Any) -> Hashable:
     )
     parts = [(name, held) for name in ("_parameters", "_buffers", "_modules") if (held := own.get(name))]
     absent = tuple([(name, n) for n, (_, held) in enumerate(parts) for name, part in dict.items(held) if part is None])
-    return id(kind), names, hooks, tuple([(name, _keys_key(dict.keys(held))) for name, held in parts]), absent
+    return id(kind), names, hooks, tuple([(name, keys_key(dict.keys(held))) for name, held in parts]), absent
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -215,7 +215,10 @@ def sources_held(trackers: list[VariableTracker], unseen: bool = False) -> Itera
 
 
 def _kept_by(tracker: VariableTracker) -> Iterator[VariableTracker]:
-    """Trackers that ``tracker`` has, in whatever it keeps them: as ``VariableTracker.visit``, and keys of dicts."""
+    """Trackers that ``tracker`` has, in whatever it keeps them.
+
+    ``VariableTracker.visit`` leaves out keys of dicts, and what a tracker is made of that nobody has looked at.
+    """
     todo = [value for name, value in vars(tracker).items() if name not in tracker._nonvar_fields]
     while todo:
         value = todo.pop()

@@ -42,7 +42,6 @@ from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import changed_among, pending
 from torch._dynamo.region_route import Route
 from torch._dynamo.region_transport import Fate, Fates, Place, Resolver, Transport, bare, is_in_class, resolver, root_of
-from torch._dynamo.source import TypeDictSource
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
@@ -306,10 +305,7 @@ def transported_guards(match: Match) -> list[tuple[Source, Any]]:
         if makers:
             new = fates.transport.of(place) if place.fate is Fate.OWN else fates.behind_known(place.source)
             if new is not place.source:
-                named = type(place.source) is TypeDictSource  # guards there name what a class lacks
-                found += [
-                    (new, make) for make in makers if make is not void and not (named and fates.is_absent(place, make))
-                ]
+                found += [(new, make) for make in fates.unguarded_absences(place, makers) if make is not void]
     return [(source, make) for source, make in found if make is not None]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.region_arguments import Arguments, CannotReuse
@@ -139,22 +140,22 @@ def _condition(
     indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
     # In the order in which tracing met them: a reuse makes its guards, and the inputs of the graph, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
-    looked_at = [s for s in observer.looked_at() if behind.holds(s)]
+    looked_at, held = observer.looked_at(), list(sources_held(observer.met()))
     # What a container holds that was opened before the call: its elements are found without a look at their sources,
     # and Dynamo may know them by others, without a guard that says so.
-    held = [s for s in map(bare, sources_held(observer.met())) if behind.holds(s)]
-    sources = list(dict.fromkeys((*guarded, *looked_at, *held)))
+    reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
+    sources = list(dict.fromkeys((*guarded, *reached)))
     cells = list(cells_of((s for s in sources if not behind.is_function(s)), resolve))
     _check_cells(tx, observer, changed, {id(resolve(cell)) for cell in cells})
     sources = list(dict.fromkeys((*sources, *cells)))
-    check_kinds(tx, observer.looked_at())
+    check_kinds(tx, looked_at)
     check_steps(sources)
     facts = [fact for s in guarded for guard in known[s] if (fact := guard_fact(guard, resolve)) is not None]
     tracked = _tracked(tx, _values(sources, resolve))
     # By which Dynamo knows an object, maybe since before the call: it has to stand at both in another call.
     sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
     values = _values(sources, resolve)
-    unmoved = _unmoved(tx, observer, values, behind, resolve)
+    unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), values, behind, resolve)
     tensors = _tensors(tx, sources)
     # A held argument has no sources.
     fixed = come_by(observer, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
@@ -242,13 +243,12 @@ def _values(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]
 
 def _unmoved(
     tx: InstructionTranslatorBase,
-    observer: Observer,
+    ways: Iterable[Source],
     values: list[tuple[Source, Any]],
     behind: _Behind,
     resolve: Resolver,
 ) -> dict[int, Source]:
-    """Objects that are the same in every call, by id: met at a source that no argument leads to, or known by one."""
-    ways = dict.fromkeys((*observer.looked_at(), *sources_held(observer.met())))
+    """Objects that are the same in every call, by id: met, or known, at a source that no argument leads to."""
     found: dict[int, Source] = {}
     for source, value in _values([s for s in ways if root_of(s, behind.roots) is None], resolve):
         found.setdefault(id(value), source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.region_objects import attribute_of, item_of, keys_of
@@ -201,7 +201,12 @@ def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
 
 def is_in_class(source: Source) -> bool:
     """Whether ``source`` is the dictionary of a class, or an attribute that was found there."""
-    return type(source) is TypeDictSource or (type(source) is DictGetItemSource and type(source.base) is TypeDictSource)
+    return type(source) is TypeDictSource or is_found_in_class(source)
+
+
+def is_found_in_class(source: Source) -> bool:
+    """Whether ``source`` is an attribute that was found in the dictionary of a class."""
+    return type(source) is DictGetItemSource and type(source.base) is TypeDictSource
 
 
 class Fate(enum.Enum):
@@ -258,10 +263,9 @@ class Fates:
 
     def in_class(self, source: Source) -> Source | None:
         """The source by which Dynamo looked up an attribute of a class before, if ``source`` is of one."""
-        if type(source) is not DictGetItemSource or type(source.base) is not TypeDictSource:
+        if not is_found_in_class(source):
             return None
-        found: Source | None = self._in_classes.get((id(self.value(source)), source.index))
-        return found
+        return self._in_classes.get((id(self.value(source)), source.index))  # type: ignore[attr-defined]
 
     def known(self, value: Any) -> Source | None:
         """The source that an object is known by: through its tracker, or where a call was stamped out that met it."""
@@ -275,23 +279,24 @@ class Fates:
         """Lets the object at ``place`` be known to later calls, as if this one were traced."""
         self._stamped.setdefault(id(place.value), (self, place))
 
-    def is_absent(self, place: Place, make: Any) -> bool:
-        """Whether a guard says that a class lacks a name, and Dynamo has guarded that before, whatever the way."""
-        return (key := self._absence(place, make)) is not None and key in self._absent
+    def unguarded_absences(self, place: Place, makers: Iterable[Any]) -> list[Any]:
+        """``makers`` but for those of guards that Dynamo has made in another way: that a class lacks a name."""
+        made = {make for make, absence in self._absences(place, makers) if absence in self._absent}
+        return [make for make in makers if make not in made]
 
-    def _absence(self, place: Place, make: Any) -> tuple[int, str] | None:
-        source = place.source
-        if type(source) is not TypeDictSource or "key" not in getattr(make, "keywords", ()):
-            return None
-        return id(self.value(source.base)), make.keywords["key"]
+    def _absences(self, place: Place, makers: Iterable[Any]) -> Iterator[tuple[Any, tuple[int, str]]]:
+        if type(place.source) is TypeDictSource:
+            kind = id(self.value(place.source.base))
+            yield from (
+                (make, (kind, make.keywords["key"])) for make in makers if "key" in getattr(make, "keywords", ())
+            )
 
     def keep_class_lookup(self, place: Place, makers: Iterable[Any]) -> None:
         """Lets a lookup in a class, which this call would be the first to make, be known to later ones."""
-        source = place.source
-        if type(source) is DictGetItemSource and type(source.base) is TypeDictSource:
+        if is_found_in_class(place.source):
             new: Any = self.transport.of(place)
-            self._in_classes.setdefault((id(place.value), source.index), new)
-        self._absent.update(key for make in makers if (key := self._absence(place, make)) is not None)
+            self._in_classes.setdefault((id(place.value), place.source.index), new)  # type: ignore[attr-defined]
+        self._absent.update(absence for _, absence in self._absences(place, makers))
 
     def look(self, source: Source) -> Place:
         """What is known of ``source`` in this call.  Raises what following the source raises."""
