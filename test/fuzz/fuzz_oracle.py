@@ -83,7 +83,7 @@ def _one_call(function: Any, module: types.ModuleType, n: int, run: Run) -> list
         run.errors.append(f"{type(e).__name__}: {e}")
         result = ("raised", _kind_of(e))
     run.counts.append(dict(counted))
-    run.frames.append(counters["frames"]["ok"])
+    run.frames.append(_compiles())
     random = torch.get_rng_state().tolist()[:64] if result is not None else None
     gradient: list[Any] = []
     if isinstance(result, torch.Tensor) and result.requires_grad:
@@ -105,6 +105,13 @@ def _one_call(function: Any, module: types.ModuleType, n: int, run: Run) -> list
         ]
     )
     return [("result", shown), ("gradient", [gradient, values(x)]), ("random", random), ("state", state)]
+
+
+def _compiles() -> int:
+    """How many frames of the program were compiled since the last time; Python's own may be, whenever objects die."""
+    metrics = torch._dynamo.utils.get_compilation_metrics()
+    torch._dynamo.utils.clear_compilation_metrics()
+    return sum(m.co_filename is not None and m.co_filename.startswith("<fuzzed") and not m.fail_type for m in metrics)
 
 
 def _kind_of(e: BaseException) -> str:

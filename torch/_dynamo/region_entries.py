@@ -33,7 +33,7 @@ from torch._dynamo.region_reuse import Match, find
 from torch._dynamo.region_saving import save
 from torch._dynamo.region_stamps import stamp_out
 from torch._dynamo.region_transport import resolver
-from torch._dynamo.region_verify import expected_state, verify
+from torch._dynamo.region_verify import expected_state, note_operators, verify
 from torch._dynamo.source import GlobalSource
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch.fx import traceback
@@ -116,6 +116,8 @@ def _call(
         return result
     entry.function, entry.bucket = arguments.function, held.bucket(arguments, call)
     _add_others(tx, entry, held, observer, arguments, fn, args, kwargs)
+    if verifying():
+        note_operators(tx, entry)
     cache.add(entry, limit)
     return result
 

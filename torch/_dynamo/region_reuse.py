@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
+import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -296,17 +297,23 @@ def transported_guards(match: Match) -> list[tuple[Source, Any]]:
         if place.fate is Fate.UNCHANGED or place.fate is Fate.IN_CLASS:
             continue
         if place.fate is Fate.KNOWN:
-            new, known = fates.transport.of(place), fates.known(place.value)
-            found.append((new, dynamo_guards.make_dupe_guard(new, known)))
+            found += _alias_guards(fates, place, fates.known(place.value))
             continue
         if place.fate is Fate.OWN and tracked and (first := checks.aliases.get(stop)) is not None:
-            new = fates.transport.of(place)
-            found.append((new, dynamo_guards.make_dupe_guard(new, fates.transport.of(places[first]))))
+            found += _alias_guards(fates, place, fates.transport.of(places[first]))
         if makers:
             new = fates.transport.of(place) if place.fate is Fate.OWN else fates.behind_known(place.source)
             if new is not place.source:
                 found += [(new, make) for make in fates.unguarded_absences(place, makers) if make is not void]
     return [(source, make) for source, make in found if make is not None]
+
+
+def _alias_guards(fates: Fates, place: Place, known: Source | None) -> list[tuple[Source, Any]]:
+    """The guard that the object at ``place`` is the one at ``known``."""
+    if type(place.value) is types.CellType:
+        return []  # Dynamo takes a cell that it knows, whichever function has it
+    new = fates.transport.of(place)
+    return [(new, dynamo_guards.make_dupe_guard(new, known))]
 
 
 def keep_class_lookups(match: Match) -> None:

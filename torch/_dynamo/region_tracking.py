@@ -8,6 +8,7 @@ the source by which the stamped call met it, where its guards are.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.region_transport import Fates, Place
@@ -15,6 +16,7 @@ from torch._dynamo.region_transport import Fates, Place
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import GuardsSet
 
 
 class StampedObjects(dict[int, Any]):
@@ -34,11 +36,37 @@ class StampedObjects(dict[int, Any]):
         fates, place = calls.stamped.pop(key, (None, None))
         if fates is None or place is None:
             return False
+        guards = self._tx.output.guards
+        before = len(guards)
         with contextlib.ExitStack() as stack:
             for observer in calls.observers:
                 stack.enter_context(observer.looks_aside())
-            VariableBuilder(self._tx, fates.transport.of(place))(place.value)
+            # The program may hold a lazy tracker of it, at the same source: that is about to ask for this one.
+            VariableBuilder(self._tx, fates.transport.of(place), allow_lazy_constant=False)(place.value)
+        _drop_repeated(guards, len(guards) - before)
         return super().__contains__(key)
+
+
+def _drop_repeated(guards: GuardsSet, latest: int) -> None:
+    """Drops those of the ``latest`` guards that were there before: the stamped call has made them.
+
+    Two guards with stacks of their own are two to stock's set, and each is built and asks the program's object.
+    """
+    for guard in list(itertools.islice(reversed(guards.inner), latest)):
+        of_source = guards.source_to_guards[guard.originating_source]
+        if any(g is not guard and _maker_key(g.create_fn) == _maker_key(guard.create_fn) for g in of_source):
+            guards.inner.discard(guard)
+            of_source[:] = [g for g in of_source if g is not guard]
+
+
+def _maker_key(make: Any) -> tuple[Any, ...]:
+    """What a guard's maker is, and is bound to."""
+    bound = getattr(make, "keywords", {})
+    return (
+        getattr(make, "func", make),
+        getattr(make, "args", ()),
+        tuple(sorted(bound.items(), key=lambda item: item[0])),
+    )
 
 
 def track_later(tx: InstructionTranslatorBase, fates: Fates, places: list[Place]) -> None:

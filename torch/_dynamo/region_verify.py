@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import types
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
@@ -86,9 +87,7 @@ def verify(
     name = match.entry.call.function
     if traced is None:
         raise RegionReuseError(f"{name}: a call that an entry was found for cannot be reused itself: {refused}")
-    modules = tx.output.nn_modules
-    old, new = (_operators(c.nodes, c.operands, modules) for c in (match.entry.call, traced.call))
-    _same(f"{name}: operators", old, new)
+    _same(f"{name}: operators", _SAVED[match.entry.main or match.entry], _operators_of(tx, traced.call))
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
     operands = [_operand(tx, proxy.node) for proxy in match.operands]
     _same(f"{name}: operands", operands, [_operand(tx, node) for node in traced.call.operands])
@@ -151,6 +150,19 @@ def _same(what: str, foretold: list[str], found: list[str]) -> None:
         raise RegionReuseError(f"{what} differ from what the reused call would have had:\n{diff}")
 
 
+# entry -> operators of its call, as they were when it was saved: the frame may change what tensors look like.
+_SAVED: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
+
+
+def note_operators(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> None:
+    """Keeps what a later reuse of ``entry`` is compared with."""
+    _SAVED[entry] = _operators_of(tx, entry.call)
+
+
+def _operators_of(tx: InstructionTranslatorBase, call: Any) -> list[str]:
+    return _operators(call.nodes, call.operands, tx.output.nn_modules)
+
+
 def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], modules: Any) -> list[str]:
     """One line an operator: what it is and how it is wired, without names."""
     number: dict[torch.fx.Node, str] = {node: f"in{i}" for i, node in enumerate(operands)}
@@ -167,7 +179,8 @@ def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], module
                 key = _operators(list(module.graph.nodes), [], modules)
             else:
                 key = identity.key(node, None)
-        except Unkeyable as e:
-            key = (node.op, str(node.target), str(e))
+        except Unkeyable:
+            constants = torch.fx.map_arg((node.args, node.kwargs), lambda operand: None)
+            key = (node.op, str(node.target), repr(constants))
         lines.append(f"v{i} = {key} {wiring}")
     return lines
