@@ -254,7 +254,8 @@ class Fates:
             new = self.transport(source)
             if not isinstance(new, ChainedSource) or new.base != self.transport(source.base):
                 return new
-            return dataclasses.replace(new, base=self.behind_known(source.base))
+            parts: Any = {name: self.behind_known(part) for name, part in source_parts(source).items()}
+            return dataclasses.replace(new, **parts)
         if fate is Fate.KNOWN:
             return self.known(self.value(source)) or self.transport(source)
         if fate is Fate.IN_CLASS:
