@@ -217,18 +217,19 @@ def sources_held(trackers: list[VariableTracker], unseen: bool = False) -> Itera
 def _kept_by(tracker: VariableTracker) -> Iterator[VariableTracker]:
     """Trackers that ``tracker`` has, in whatever it keeps them.
 
-    ``VariableTracker.visit`` leaves out keys of dicts, and what a tracker is made of that nobody has looked at.
+    ``VariableTracker.visit`` leaves out keys of dicts, and asks objects of the program for their class.
     """
     todo = [value for name, value in vars(tracker).items() if name not in tracker._nonvar_fields]
     while todo:
         value = todo.pop()
-        if isinstance(value, VariableTracker):
+        kind = type(value)  # ``isinstance`` asks an object of the program for its __class__
+        if issubclass(kind, VariableTracker):
             yield value
-        elif isinstance(value, HashableTracker):
+        elif kind is HashableTracker:
             yield value.vt
-        elif type(value) in (list, tuple):
+        elif kind in (list, tuple):
             todo += value
-        elif type(value) in (dict, collections.OrderedDict):
+        elif kind in (dict, collections.OrderedDict):
             todo += [*value, *value.values()]
 
 
@@ -244,16 +245,19 @@ def come_by(observer: Observer, arguments: list[VariableTracker]) -> set[Source]
     return found
 
 
-def reachable(trackers: list[VariableTracker]) -> Iterator[VariableTracker]:
+def reachable(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
     """Trackers that can be reached from ``trackers`` through containers, themselves included."""
-    found: list[VariableTracker] = []
-    VariableTracker.visit(found.append, trackers)
-    for tracker in found:
-        if issubclass(type(tracker), LazyVariableTracker):
-            if tracker.is_realized():  # type: ignore[attr-defined]
-                yield tracker.unwrap()  # type: ignore[attr-defined]
-        else:
+    todo, seen = list(trackers), set()
+    while todo:
+        tracker: Any = todo.pop()
+        if id(tracker) in seen:
+            continue
+        seen.add(id(tracker))
+        if not issubclass(type(tracker), LazyVariableTracker):
             yield tracker
+            todo += _kept_by(tracker)
+        elif tracker.is_realized():
+            todo.append(tracker.unwrap())
 
 
 def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:

@@ -37,7 +37,7 @@ from torch._dynamo.region_facts import OF_VALUES, GuardFact
 from torch._dynamo.region_held import Behind, Given, Path, value_of
 from torch._dynamo.region_identity import constant_key, lifted_key
 from torch._dynamo.region_looks import tensor_state
-from torch._dynamo.region_objects import EXACT, unguarded_state
+from torch._dynamo.region_objects import EXACT, is_a, unguarded_state
 from torch._dynamo.region_operands import build_as_traced, name_of, operands_of, value_at
 from torch._dynamo.region_outcomes import ReuseMissReason
 from torch._dynamo.region_reads import changed_among, pending
@@ -112,7 +112,7 @@ def _check_held(
     paths: list[Path] = condition.paths  # type: ignore[attr-defined]
     for path in paths:
         index, within = value(path.index), value_at(resolve, transport(path.container))
-        if type(index) not in (int, str) or (isinstance(within, list) and index < 0):
+        if type(index) not in (int, str) or (is_a(within, list) and index < 0):
             # Dynamo finds such an element by another source: no guard is made for this one.
             raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{path.index} is {index!r:.80}")
         new = dataclasses.replace(path.element, base=transport(path.container), index=index)  # type: ignore[call-arg]
