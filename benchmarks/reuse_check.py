@@ -21,9 +21,10 @@ from unittest import mock
 
 import torch
 import torch._dynamo
-from torch._dynamo import region_entries, region_reuse
-from torch._dynamo.region_held import Opened
-from torch._dynamo.region_transport import Fates, Transport
+from torch._dynamo.regions.trace import call as region_entries
+from torch._dynamo.regions.trace import lookup as region_reuse
+from torch._dynamo.regions.trace.deferred import Opened
+from torch._dynamo.regions.trace.substitution import Fates, Transport
 
 from benchmarks.zoo import build, mark_blocks
 

@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture
 def with_regions():
     """As while a program with regions is compiled: what the overlay switches on then is on."""
-    from torch._dynamo.region_switch import compiling
+    from torch._dynamo.regions.switch import compiling
 
     with compiling(True):
         yield

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
-    from torch_regions._finder import OverlayFinder
+    from torch_regions._files import Finder
 
 NAME = "cache_key_tag"
 MARK = "+torch-regions:"
 
-_finder: OverlayFinder | None = None
+_finder: Finder | None = None
 
 
 def combine(user: object, digest: str) -> str:
@@ -32,7 +32,7 @@ def user_part(value: object) -> object:
     return value
 
 
-def install(finder: OverlayFinder) -> None:
+def install(finder: Finder) -> None:
     """Let `finder`'s decision show in torch.compiler.config. Does nothing when torch has no such module."""
     global _finder
     _finder = finder

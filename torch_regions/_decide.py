@@ -9,12 +9,17 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch_regions import _dynamo_rules, _load, _manifest, _verify
+import torch_regions._dynamo_rules as _dynamo_rules
+import torch_regions._faults as _faults
+import torch_regions._load as _load
+import torch_regions._manifest as _manifest
+import torch_regions._verify as _verify
 from torch_regions._errors import ManifestError, OverlayError, OverlayMismatch, OverlayWarning
+from torch_regions._loader import OverlayLoader
 
 
 if TYPE_CHECKING:
-    from torch_regions._finder import OverlayFinder
+    from torch_regions._files import Finder
     from torch_regions._patch import Patch
 
 
@@ -63,7 +68,7 @@ def _name_some(mismatches: list[_verify.Mismatch], limit: int = 5) -> str:
     return "; ".join(texts)
 
 
-def decide(finder: OverlayFinder) -> Decision:
+def decide(finder: Finder) -> Decision:
     """Verify and commit. Never raises for what the installed torch or the overlay is like."""
     if finder.mode not in ("1", "strict"):
         reason = f'TORCH_REGIONS="{finder.mode}" is none of "1" (on), "0" (off), "strict" (an error instead of off)'
@@ -76,7 +81,7 @@ def decide(finder: OverlayFinder) -> Decision:
         mismatches = _verify.verify(finder.files, manifest, torch_dir, torch.__version__)
         tag = digest(finder.root, finder.files)
         for name, path in finder.files.items():
-            finder.codes[name] = _load.OverlayLoader(name, path, {}).get_code(name)
+            finder.codes[name] = OverlayLoader(name, path, {}).get_code(name)
     except (ManifestError, OSError) as error:
         return Decision(False, str(error), strict=strict)
     except (SyntaxError, ValueError) as error:
@@ -97,11 +102,12 @@ def decide(finder: OverlayFinder) -> Decision:
     return decision
 
 
-def _commit(finder: OverlayFinder, decision: Decision) -> None:
+def _commit(finder: Finder, decision: Decision) -> None:
     """Patch the modules that were imported before anyone asked for the compiler; others follow when imported.
 
     Raises OverlayError when a file does not fit; what was patched until then is in `decision.patches`.
     """
+    _faults.watch(finder.root)
     for name in sorted(finder.files.keys() | _dynamo_rules.MODULES.keys()):
         module = sys.modules.get(name)
         if module is None:

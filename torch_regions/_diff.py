@@ -6,7 +6,8 @@ import ast
 import difflib
 from typing import TYPE_CHECKING
 
-from torch_regions import _fingerprint, _marks
+import torch_regions._fingerprint as _fingerprint
+import torch_regions._marks as _marks
 
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ def aliases(files: dict[str, str]) -> dict[str, str]:
     torch_dir = os.path.dirname(sys.modules["torch"].__file__ or "")
     found = {}
     for module, path in files.items():
-        beside = os.path.join(torch_dir, *module.split(".")[1:]) + ".py"
-        found[path] = module_path(torch_dir, module) or beside
+        beside = os.path.join(torch_dir, *module.split(".")[1:])
+        new = os.path.join(beside, "__init__.py") if os.path.basename(path) == "__init__.py" else beside + ".py"
+        found[path] = module_path(torch_dir, module) or new
     own = os.path.dirname(os.path.abspath(__file__))
     for entry in os.scandir(own):
         if entry.name.endswith(".py"):

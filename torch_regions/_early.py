@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from torch_regions._finder import OverlayFinder
+    from torch_regions._files import Finder
 
 # module -> functions of it. Modules that `import torch` has loaded, or there is nothing to do.
 ENTRIES: dict[str, tuple[str, ...]] = {"torch._higher_order_ops.invoke_subgraph": ("mark_compile_region",)}
@@ -25,7 +25,7 @@ ENTRIES: dict[str, tuple[str, ...]] = {"torch._higher_order_ops.invoke_subgraph"
 class StandIns:
     """The stand-ins of one finder."""
 
-    def __init__(self, finder: OverlayFinder) -> None:
+    def __init__(self, finder: Finder) -> None:
         self.finder = finder
         # (module, name, stock function, stand-in)
         self.placed: list[tuple[ModuleType, str, Any, Any]] = []

@@ -9,7 +9,7 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch_regions import _merge
+import torch_regions._merge as _merge
 from torch_regions._errors import OverlayError
 
 
@@ -30,21 +30,20 @@ class System:
 
 
 SYSTEMS = (
-    System("Trace bodies with wrap semantics", ("torch._dynamo.variables.higher_order_ops",)),
+    System("Trace bodies with wrap semantics", ("torch._dynamo.subgraph_", "torch._dynamo.variables.higher_order_ops")),
     System(
         "Find and outline repeated regions",
         (
             "torch._dynamo.graph_deduplication",
             "torch._dynamo.graph_region_tracker",
             "torch._dynamo.output_graph",
-            "torch._dynamo.region_boundary",
-            "torch._dynamo.region_calls",
-            "torch._dynamo.region_cutting",
-            "torch._dynamo.region_fitting",
-            "torch._dynamo.region_identity",
-            "torch._dynamo.region_legality",
-            "torch._dynamo.region_outlining",
-            "torch._dynamo.region_repeats",
+            "torch._dynamo.regions.frame",
+            "torch._dynamo.regions.keys",
+            "torch._dynamo.regions.outcomes",
+            "torch._dynamo.regions.outline",
+            "torch._dynamo.regions.stack_trace",
+            "torch.fx.operator_facts",
+            "torch.utils._ambient_state",
         ),
     ),
     System("Reuse traced regions", ("torch._guards", "torch._dynamo.")),
@@ -54,9 +53,9 @@ SYSTEMS = (
             "torch._functorch._aot_autograd.autograd_cache",
             "torch._functorch._aot_autograd.canonical_",
             "torch._inductor.codecache",
-            "torch._inductor.region_bodies",
-            "torch._inductor.region_cache",
-            "torch._inductor.region_code",
+            "torch._inductor.regions.bodies",
+            "torch._inductor.regions.cache",
+            "torch._inductor.regions.object_code",
             "torch._inductor.runtime.cache_",
         ),
     ),
@@ -99,7 +98,7 @@ def patches(manifest: Manifest, files: dict[str, str], sources: StockSources) ->
         patch = found[system_of(module)]
         patch.rows += rows
         stock = sources.path(module)
-        path = f"{module.replace('.', '/')}.py"
+        path = f"{module.replace('.', '/')}{'/__init__' if ours.endswith('__init__.py') else ''}.py"
         text = _read(ours)
         if stock is not None:
             stock_texts[path] = _read(stock)

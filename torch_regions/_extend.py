@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from torch_regions import _sources, overlay
+import torch_regions._sources as _sources
+import torch_regions.overlay as overlay
 from torch_regions._errors import OverlayError
 from torch_regions._held import Snapshot
 from torch_regions._patch import Patch, restore
@@ -14,7 +15,7 @@ from torch_regions._patch import Patch, restore
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from torch_regions._load import OverlayLoader
+    from torch_regions._loader import OverlayLoader
 
 # Bound by executing any file, or by registering a nameless function; the stock module keeps its own.
 _NOT_OURS = frozenset(

@@ -10,17 +10,25 @@ from typing import Any
 
 LINE = "torch-regions is on; TORCH_REGIONS=0 runs stock's code"
 
+# The folder of the overlay that is in use.
+_root: str | None = None
 # Files through which every compile goes, with regions or without: they call stock's function and do nothing that fails.
 # An error came through them only if it was raised there.
 _DOORS = tuple(
     os.path.join("torch", *name.split("/"))
     for name in (
         "_dynamo/convert_frame.py",
-        "_dynamo/region_frame.py",
-        "_dynamo/region_switch.py",
+        "_dynamo/regions/stack_room.py",
+        "_dynamo/regions/switch.py",
         "_inductor/compile_fx.py",
     )
 )
+
+
+def watch(root: str) -> None:
+    """The overlay at `root` is in use."""
+    global _root
+    _root = root
 
 
 def _internal() -> tuple[type[BaseException], ...]:
@@ -41,10 +49,7 @@ def _came_through(error: BaseException, root: str) -> bool:
 
 def name_the_overlay(error: Any) -> None:
     """Add `LINE` to an internal error that came through an overlay file."""
-    from torch_regions import _activate
-
-    finder = _activate.current()
-    if finder is None or not isinstance(error, _internal()) or not _came_through(error, finder.root):
+    if _root is None or not isinstance(error, _internal()) or not _came_through(error, _root):
         return
     message = str(error.args[0]) if error.args else ""
     if LINE not in message:

@@ -6,10 +6,10 @@ is verified, and either all files are used or none.
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from typing import TYPE_CHECKING
+
+from torch_regions._files import overlay_files
 
 
 if TYPE_CHECKING:
@@ -31,26 +31,10 @@ TRIGGERS = frozenset(
 )
 
 
-def overlay_files(root: str) -> dict[str, str]:
-    """Module name to file, for each Python file under `root`/torch."""
-    found: dict[str, str] = {}
-    folders = [("torch", os.path.join(root, "torch"))]
-    while folders:
-        package, folder = folders.pop()
-        try:
-            entries = list(os.scandir(folder))
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.name.endswith(".py"):
-                found[f"{package}.{entry.name[:-3]}"] = entry.path
-            elif entry.name != "__pycache__" and entry.is_dir():
-                folders.append((f"{package}.{entry.name}", entry.path))
-    return found
-
-
 class OverlayFinder:
     """A meta path finder for the modules that the overlay replaces or extends."""
+
+    is_of_overlay = True
 
     def __init__(self, root: str, mode: str) -> None:
         self.root = root
@@ -70,7 +54,8 @@ class OverlayFinder:
         self._lock = threading.RLock()
         self._committing = False
         self._retired = False
-        from torch_regions import _cache_tag, _early
+        import torch_regions._cache_tag as _cache_tag
+        import torch_regions._early as _early
 
         _cache_tag.install(self)
         self._stand_ins = _early.StandIns(self)
@@ -97,7 +82,7 @@ class OverlayFinder:
                     return True
                 decision = self.decision
                 if decision is None:
-                    from torch_regions import _decide
+                    import torch_regions._decide as _decide
 
                     self._committing = True
                     self._stand_ins.take_away()
@@ -115,22 +100,6 @@ class OverlayFinder:
     ) -> ModuleSpec | None:
         if name not in self._names or self._retired or not self.decide():
             return None
-        from torch_regions import _load
+        import torch_regions._load as _load
 
         return _load.spec_for(name, self.files.get(name), self, path, target)
-
-
-def other_spec(
-    name: str,
-    path: Sequence[str] | None,
-    target: ModuleType | None,
-) -> ModuleSpec | None:
-    """The spec that the import system finds without any overlay."""
-    for finder in list(sys.meta_path):
-        find = getattr(finder, "find_spec", None)
-        if find is None or isinstance(finder, OverlayFinder):
-            continue
-        spec: ModuleSpec | None = find(name, path, target)
-        if spec is not None:
-            return spec
-    return None

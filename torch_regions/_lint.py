@@ -7,7 +7,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from torch_regions import _fingerprint, _marks, _refresh
+import torch_regions._fingerprint as _fingerprint
+import torch_regions._marks as _marks
+import torch_regions._refresh as _refresh
 from torch_regions._manifest import split_target
 
 

@@ -3,46 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
-from torch_regions import _dynamo_rules, _extend, _switch
+import torch_regions._dynamo_rules as _dynamo_rules
+import torch_regions._extend as _extend
 from torch_regions._errors import OverlayError
-from torch_regions._finder import other_spec
+from torch_regions._files import other_spec
+from torch_regions._loader import OverlayLoader
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
+    from types import ModuleType
 
-    from torch_regions._finder import OverlayFinder
+    from torch_regions._files import Finder
     from torch_regions._patch import Patch
-
-
-class OverlayLoader(SourceFileLoader):
-    """Loads a file of the overlay, from the code that was compiled when it was verified."""
-
-    def __init__(self, name: str, path: str, codes: dict[str, CodeType]) -> None:
-        super().__init__(name, path)
-        self.codes = codes
-
-    def get_code(self, fullname: str) -> CodeType:
-        code = self.codes.get(fullname) or super().get_code(fullname)
-        if code is None:
-            raise ImportError(f"no code for {fullname}", name=fullname)
-        return code
-
-    def exec_module(self, module: ModuleType) -> None:
-        super().exec_module(module)
-        if module.__name__ == _switch.MODULE:
-            _switch.listen(module)
 
 
 class StockLoader(SourceFileLoader):
     """Executes the stock module, then the overlay's extension of it, if any, then the loader's own rules."""
 
-    def __init__(self, name: str, stock_path: str, extension: str | None, finder: OverlayFinder) -> None:
+    def __init__(self, name: str, stock_path: str, extension: str | None, finder: Finder) -> None:
         super().__init__(name, stock_path)
         self.extension = extension
         self.finder = finder
@@ -52,7 +36,7 @@ class StockLoader(SourceFileLoader):
         after_stock(module, self.extension, self.finder)
 
 
-def after_stock(module: ModuleType, extension: str | None, finder: OverlayFinder) -> Patch | None:
+def after_stock(module: ModuleType, extension: str | None, finder: Finder) -> Patch | None:
     """What is done to a stock module once it was executed; returns the patch, if there is one.
 
     Raises OverlayError when the extension does not fit.
@@ -64,14 +48,14 @@ def after_stock(module: ModuleType, extension: str | None, finder: OverlayFinder
     return patch
 
 
-def replace_and_apply(module: ModuleType, path: str, finder: OverlayFinder) -> Patch:
+def replace_and_apply(module: ModuleType, path: str, finder: Finder) -> Patch:
     """Replace a whole module that is loaded already. Raises OverlayError when the file fails."""
     patch: Patch = guarded(_extend.replace_loaded, module, path, finder)
     _dynamo_rules.apply(module, finder.files)
     return patch
 
 
-def guarded(apply: Any, module: ModuleType, path: str, finder: OverlayFinder, *more: Any) -> Any:
+def guarded(apply: Any, module: ModuleType, path: str, finder: Finder, *more: Any) -> Any:
     """Call `apply`, and turn what the overlay file raises into an OverlayError that names the file."""
     try:
         return apply(module, OverlayLoader(module.__name__, path, finder.codes), *more)
@@ -87,7 +71,7 @@ def guarded(apply: Any, module: ModuleType, path: str, finder: OverlayFinder, *m
 def spec_for(
     name: str,
     path: str | None,
-    finder: OverlayFinder,
+    finder: Finder,
     search: Sequence[str] | None,
     target: ModuleType | None,
 ) -> ModuleSpec | None:
@@ -95,7 +79,9 @@ def spec_for(
     decision = finder.decision
     modules = decision.modules if decision is not None else finder.pending_modules
     if path is not None and name in modules:
-        return importlib.util.spec_from_file_location(name, path, loader=OverlayLoader(name, path, finder.codes))
+        package = [os.path.dirname(path)] if os.path.basename(path) == "__init__.py" else None
+        loader = OverlayLoader(name, path, finder.codes)
+        return importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=package)
     spec = other_spec(name, search, target)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
         return spec

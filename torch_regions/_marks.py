@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch_regions import _fingerprint
+import torch_regions._fingerprint as _fingerprint
 
 
 if TYPE_CHECKING:

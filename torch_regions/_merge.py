@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_regions import _fingerprint, _marks
+import torch_regions._fingerprint as _fingerprint
+import torch_regions._marks as _marks
 from torch_regions._errors import OverlayError
 
 

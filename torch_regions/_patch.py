@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch_regions import _switch, overlay
+import torch_regions._switch as _switch
+import torch_regions.overlay as overlay
 from torch_regions._held import Box, Snapshot
 from torch_regions._rebind import rebind
 

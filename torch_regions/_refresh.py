@@ -7,9 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torch_regions import _dynamo_rules, _fingerprint, _manifest, _marks
+import torch_regions._dynamo_rules as _dynamo_rules
+import torch_regions._fingerprint as _fingerprint
+import torch_regions._manifest as _manifest
+import torch_regions._marks as _marks
 from torch_regions._errors import ManifestError
-from torch_regions._finder import overlay_files
+from torch_regions._files import overlay_files
 from torch_regions._manifest import split_target
 from torch_regions._verify import StockSources, base_release
 
@@ -89,15 +92,19 @@ def _uses_of(row_target: str, kind: str, files: dict[str, str], sources: StockSo
     module, symbol = split_target(row_target)
     found = _marks.uses(_fingerprint.parse(files[module]), module, sources)
     names = found.get(symbol, set()) | (found[None] if first else set())
-    own = {name for name in names if _is_ours(split_target(name)[0], files, sources)}
+    own = {name for name in names if _is_ours(name, files, sources)}
     return names - own if kind != "symbol" else {name for name in names - own if name != row_target}
 
 
-def _is_ours(module: str, files: dict[str, str], sources: StockSources) -> bool:
-    """Does the module come whole from the overlay, so that stock's source is not what is leant on?"""
+def _is_ours(target: str, files: dict[str, str], sources: StockSources) -> bool:
+    """Does it come from the overlay, as a module or added to one of stock's? Then stock's source does not matter."""
+    module, symbol = split_target(target)
     if module not in files:
         return False
-    return sources.path(module) is None or not _marks.marks(_fingerprint.parse(files[module]))
+    tree = _fingerprint.parse(files[module])
+    if sources.path(module) is None or not _marks.marks(tree):
+        return True
+    return sources.sha(target) is None and symbol in {getattr(node, "name", None) for node in tree.body}
 
 
 def _refresh_rows(

@@ -22,7 +22,7 @@ def _calls() -> str:
     from importlib import import_module
 
     try:
-        outcomes: list[Any] = import_module("torch._dynamo.region_outcomes").outcomes()
+        outcomes: list[Any] = import_module("torch._dynamo.regions.outcomes").outcomes()
     except ImportError:  # the overlay is off
         outcomes = []
     if not outcomes:

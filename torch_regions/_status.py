@@ -44,7 +44,7 @@ def status() -> Status:
 
     Raises OverlayMismatch when it is off under TORCH_REGIONS=strict.
     """
-    from torch_regions import _activate
+    import torch_regions._activate as _activate
 
     if "torch" not in sys.modules:
         import torch  # noqa: F401

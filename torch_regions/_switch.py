@@ -5,7 +5,7 @@ program with regions, its code is a step that asks which of the two this thread 
 code is stock's own. So a process that compiles no regions runs stock's functions with nothing in front of them: no call
 more, no frame more in a stack, and nothing to find by `inspect`.
 
-The overlay says in `torch/_dynamo/region_switch.py` when a compile has regions.
+The overlay says in `torch/_dynamo/regions/switch.py` when a compile has regions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from torch_regions import _faults
+import torch_regions._faults as _faults
 from torch_regions._held import Box
 
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 # The overlay's module that tells of compiles with regions.
-MODULE = "torch._dynamo.region_switch"
+MODULE = "torch._dynamo.regions.switch"
 
 
 class _Local(threading.local):

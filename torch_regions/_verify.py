@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_regions import _fingerprint
+import torch_regions._fingerprint as _fingerprint
 from torch_regions._manifest import split_target
 
 
@@ -99,7 +99,7 @@ def _changed_parts(module: str, known: dict[str, str], sources: StockSources) ->
     return f", in {', '.join(changed)}" if changed else ""
 
 
-def _files_against_rows(files: dict[str, str], manifest: Manifest) -> list[Mismatch]:
+def _files_against_rows(files: dict[str, str], manifest: Manifest, torch_dir: str) -> list[Mismatch]:
     """A row without its file, a file without a row, an __init__.py that would shadow torch."""
     rows = {row.module for row in manifest.rows}
     found = [
@@ -108,8 +108,8 @@ def _files_against_rows(files: dict[str, str], manifest: Manifest) -> list[Misma
         if row.module not in files
     ]
     for module, path in files.items():
-        if module.endswith(".__init__"):
-            found.append(Mismatch(path, "must not exist: an __init__.py would shadow the installed torch"))
+        if path.endswith("__init__.py") and os.path.isdir(os.path.join(torch_dir, *module.split(".")[1:])):
+            found.append(Mismatch(path, "must not exist: the installed torch has this package, and ours would hide it"))
         elif module not in rows:
             found.append(Mismatch(module, "has an overlay file but no row in the manifest"))
     return found
@@ -121,7 +121,7 @@ def verify(files: dict[str, str], manifest: Manifest, torch_dir: str, version: s
     if release not in manifest.releases:
         verified = ", ".join(manifest.releases) or "none"
         return [Mismatch(f"torch {version}", f"is not among the verified releases ({verified})")]
-    found = _files_against_rows(files, manifest)
+    found = _files_against_rows(files, manifest, torch_dir)
     sources = StockSources(torch_dir)
     known = manifest.stock_files.get(release, {})
     for row in manifest.rows:

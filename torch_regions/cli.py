@@ -7,9 +7,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torch_regions import _activate, _diff, _export, _lint, _manifest, _refresh, _verify
+import torch_regions._activate as _activate
+import torch_regions._diff as _diff
+import torch_regions._export as _export
+import torch_regions._lint as _lint
+import torch_regions._manifest as _manifest
+import torch_regions._refresh as _refresh
+import torch_regions._verify as _verify
 from torch_regions._errors import OverlayError
-from torch_regions._finder import overlay_files
+from torch_regions._files import overlay_files
 from torch_regions._status import status
 
 

@@ -5,7 +5,7 @@ import copy
 import torch
 import torch._dynamo
 from observing import difference, observe
-from torch._dynamo.region_outcomes import forget_outcomes, outcomes
+from torch._dynamo.regions.outcomes import forget_outcomes, outcomes
 from torch._dynamo.utils import counters
 
 
@@ -79,7 +79,7 @@ def check(build, *args, backend="aot_eager", fullgraph=True, verify=True, region
             with torch._dynamo.config.patch(verify_region_reuse=True):
                 compare(build, *args, backend="eager", fullgraph=fullgraph)
             forget_outcomes()
-            from torch._dynamo import region_outcomes
+            from torch._dynamo.regions import outcomes as region_outcomes
 
             region_outcomes._kept.extend(kept)
             counters["regions"].clear()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch._dynamo
-from torch._dynamo.region_outcomes import forget_outcomes
+from torch._dynamo.regions.outcomes import forget_outcomes
 from torch._dynamo.utils import counters
 
 

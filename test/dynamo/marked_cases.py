@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 from observing import Box, Net, difference, observe
-from torch._dynamo.region_outcomes import Outcome, outcomes
+from torch._dynamo.regions.outcomes import Outcome, outcomes
 from torch._dynamo.utils import counters
 
 

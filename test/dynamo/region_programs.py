@@ -20,7 +20,7 @@ import torch._dynamo
 import torch.nn.functional as F
 from hypothesis import strategies as st
 from observing import Box, Net, Pair, Point, difference, observe, tensors
-from torch._dynamo.region_outcomes import Outcome, forget_outcomes, outcomes
+from torch._dynamo.regions.outcomes import Outcome, forget_outcomes, outcomes
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo
 from automatic_cases import Block, Odd, Stack, Switched, X, blocks, check, names, outcomes_of, twice
-from torch._dynamo.region_outcomes import Outcome, ReuseMissReason, outcomes
+from torch._dynamo.regions.outcomes import Outcome, ReuseMissReason, outcomes
 from torch._dynamo.utils import counters
 
 
@@ -405,6 +405,6 @@ def test_random_stacks(seed):
 
 
 def test_final_reasons_are_reasons_of_a_miss():
-    from torch._dynamo import region_candidates
+    from torch._dynamo.regions.trace import candidates as region_candidates
 
     assert set(ReuseMissReason) > region_candidates._FINAL

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch._dynamo
 from automatic_cases import Block, Odd, Stack, Switched, X, blocks, check, compare, names, outcomes_of, twice
-from torch._dynamo.region_outcomes import Outcome, RegionInlineReason, outcomes
+from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason, outcomes
 
 
 nn = torch.nn

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from expecttest import TestCase
 from programs import Program, check
 from torch._dynamo import graph_deduplication as dedup
-from torch._dynamo import region_outlining
+from torch._dynamo.regions.outline import outliner as region_outlining
 from torch._dynamo.utils import counters
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves
@@ -183,7 +183,7 @@ def test_lint_finds_a_result_that_may_not_cross(monkeypatch):
             x = y.abs().relu().sigmoid().tanh()
         return x, outs
 
-    from torch._dynamo.region_fitting import Fitter
+    from torch._dynamo.regions.outline.fit import Fitter
 
     monkeypatch.setattr(Fitter, "_broken_places", lambda *_: set())
     with pytest.raises(Exception, match="may not cross the boundary"):

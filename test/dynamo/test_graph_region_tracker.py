@@ -4,7 +4,7 @@ import torch
 import torch._dynamo
 import torch.nn.functional as F
 from expecttest import TestCase
-from torch._dynamo.region_boundary import GraphView
+from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._dynamo.testing import extract_graph_and_tracker
 
 

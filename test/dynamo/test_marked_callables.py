@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from marked_cases import became, compiled
-from torch._dynamo.region_outcomes import outcomes
+from torch._dynamo.regions.outcomes import outcomes
 from torch._dynamo.testing import CompileCounter
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch._dynamo
 from marked_cases import compiled, unmarked
-from torch._dynamo.region_outcomes import outcomes
+from torch._dynamo.regions.outcomes import outcomes
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch._dynamo.utils import counters

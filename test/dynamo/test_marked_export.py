@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
-from torch._dynamo.region_outcomes import ReuseMissReason, outcomes
+from torch._dynamo.regions.outcomes import ReuseMissReason, outcomes
 
 
 pytestmark = pytest.mark.usefixtures("bodies")

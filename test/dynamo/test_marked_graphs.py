@@ -5,7 +5,7 @@ import torch
 import torch._dynamo
 from expecttest import TestCase
 from marked_cases import became, compiled
-from torch._dynamo.region_outcomes import outcomes
+from torch._dynamo.regions.outcomes import outcomes
 from torch.utils.checkpoint import checkpoint
 
 

@@ -8,11 +8,9 @@ import types
 import pytest
 import torch
 from automatic_cases import Block, Stack
-from torch._dynamo import region_candidates
-from torch._dynamo.region_arguments import CannotReuse
-from torch._dynamo.region_calls import RegionCall
-from torch._dynamo.region_candidates import Candidates
-from torch._dynamo.region_outcomes import Outcome, ReuseMissReason
+from torch._dynamo.regions.outcomes import ReuseMissReason
+from torch._dynamo.regions.trace import candidates as region_candidates
+from torch._dynamo.regions.trace.candidates import Candidates
 from torch._dynamo.source import AttrSource, DictGetItemSource, GetItemSource, LocalSource
 
 
@@ -28,11 +26,8 @@ class Asker:
     """Asks as Dynamo does in a frame whose ``self`` is ``model``."""
 
     def __init__(self, model):
-        from torch._dynamo.region_calls import RegionCalls
-
         root = types.SimpleNamespace(f_globals={}, f_locals={"self": model})
-        tracker = types.SimpleNamespace(calls=RegionCalls())
-        self.tx = types.SimpleNamespace(output=types.SimpleNamespace(root_tx=root, region_tracker=tracker))
+        self.tx = types.SimpleNamespace(output=types.SimpleNamespace(root_tx=root))
         self.model = model
         self.candidates = Candidates()
 
@@ -41,18 +36,6 @@ class Asker:
         for name in path.split("."):
             module, source = module._modules[name], _child(source, name)
         return self.candidates.accepts(self.tx, module, source)
-
-
-def _traced(miss=None):
-    call = RegionCall("Block", "here")
-    call.miss = CannotReuse(miss) if miss is not None else None
-    return call
-
-
-def _reused():
-    call = RegionCall("Block", "here")
-    call.end(Outcome.REUSED)
-    return call
 
 
 def test_twins_are_candidates_from_the_first_on():
@@ -118,7 +101,7 @@ def test_what_will_not_change_refuses_at_once():
     for reason in ReuseMissReason:
         asker = Asker(model)
         assert asker.accepts("layers.0")
-        asker.candidates.learn(model.layers[0], _traced(reason))
+        asker.candidates.learn(model.layers[0], False, reason)
         assert asker.accepts("layers.1") == (reason not in region_candidates._FINAL)
         assert asker.candidates.has_refused(model.layers[1]) == (reason in region_candidates._FINAL)
 
@@ -128,7 +111,7 @@ def test_a_shape_that_is_only_traced_is_left_alone():
     asker = Asker(model)
     tried = 0
     while asker.accepts(f"layers.{tried}"):
-        asker.candidates.learn(model.layers[tried], _traced(ReuseMissReason.GUARD_FAILS))
+        asker.candidates.learn(model.layers[tried], False, ReuseMissReason.GUARD_FAILS)
         tried += 1
     assert tried == region_candidates.MAX_TRACES_AHEAD
 
@@ -138,7 +121,7 @@ def test_a_shape_that_is_reused_now_and_then_is_kept():
     asker = Asker(model)
     for k in range(20):
         assert asker.accepts(f"layers.{k}")
-        asker.candidates.learn(model.layers[k], _traced() if k % 2 == 0 else _reused())
+        asker.candidates.learn(model.layers[k], k % 2 == 1, None)
 
 
 def test_elements_of_a_list_have_their_twins_there():

@@ -8,9 +8,9 @@ import pkgutil
 import pytest
 import torch._dynamo
 from torch._dynamo import guards, source
-from torch._dynamo.region_facts import GUARDS
-from torch._dynamo.region_kinds import REFUSED, VALUES, is_compared
-from torch._dynamo.region_steps import STEPS
+from torch._dynamo.regions.trace.guard_facts import GUARDS
+from torch._dynamo.regions.trace.sources import STEPS
+from torch._dynamo.regions.trace.values import REFUSED, VALUES, is_compared
 from torch._dynamo.variables import builder
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import Source
@@ -52,7 +52,7 @@ def _made_by_the_builder():
 def test_every_branch_of_the_builder_has_a_decision(name):
     kind = next(kind for kind in _subclasses(VariableTracker) if kind.__name__ == name)
     bases = {base.__name__ for base in kind.__mro__}
-    assert bases & (VALUES | REFUSED), f"decide in region_kinds.py what reuse does about a {name}"
+    assert bases & (VALUES | REFUSED), f"decide in regions/trace/values.py what reuse does about a {name}"
 
 
 def _branches():

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 import torch._dynamo
-from torch._dynamo.region_frame import call_with_room
+from torch._dynamo.regions.stack_room import call_with_room
 
 
 def test_a_call_with_room_is_the_same_call():

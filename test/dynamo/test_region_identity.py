@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch._dynamo
 import torch.nn.functional as F
-from torch._dynamo.region_identity import NodeIdentity, Unkeyable, constant_key, global_state_key
+from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, constant_key
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._ambient_state import global_state_key
 
 
 class Colour(enum.Enum):

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.fx
 import torch.nn.functional as F
-from torch._dynamo.region_legality import (
+from torch.fx.operator_facts import (
     OperatorClass,
     draws_random_numbers,
     operator_class,

@@ -7,7 +7,7 @@ import torch
 import torch._dynamo
 from changing_things import Plain
 from torch import nn
-from torch._dynamo import region_entries
+from torch._dynamo.regions.trace import call as region_entries
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 

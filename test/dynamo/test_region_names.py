@@ -1,4 +1,4 @@
-"""Where a call of a body says that it comes from, and what nodes around it are called (region_names.py)."""
+"""Where a call of a body says that it comes from, and what nodes around it are called (regions/outline/names.py)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from torch._dynamo.region_objects import (
+from torch._dynamo.regions.trace.objects import (
     MISSING,
     RunsCode,
     attribute_of,

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch._dynamo
 from marked_cases import became, compiled
-from torch._dynamo import region_cutting
-from torch._dynamo.region_outcomes import Outcome, RegionInlineReason, outcomes
+from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason, outcomes
+from torch._dynamo.regions.outline import calls as region_cutting
 from torch._dynamo.utils import counters
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._dynamo.region_repeats import find_repeats, is_worth_it, nodes_saved
+from torch._dynamo.regions.outline.repeats import find_repeats, is_worth_it, nodes_saved
 
 
 def _best_by_search(sequence):

@@ -9,8 +9,8 @@ import torch
 import torch._dynamo
 from torch import nn
 from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.region_outcomes import ReuseMissReason, outcomes
-from torch._dynamo.region_reuse import void_maker
+from torch._dynamo.regions.outcomes import ReuseMissReason, outcomes
+from torch._dynamo.regions.trace.lookup import void_maker
 from torch._dynamo.testing import CompileCounter, EagerAndRecordGraphs
 from torch._dynamo.utils import counters
 
@@ -385,7 +385,7 @@ def test_reuse_installs_the_guards_of_tracing(limit, monkeypatch):
 
 
 def test_verification_raises_with_a_diff_when_a_reuse_would_be_wrong(monkeypatch):
-    from torch._dynamo import region_reuse
+    from torch._dynamo.regions.trace import lookup as region_reuse
 
     monkeypatch.setattr(region_reuse, "_check", lambda *_: None)
     layers = blocks(4)

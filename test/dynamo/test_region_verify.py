@@ -5,7 +5,9 @@ import torch
 import torch._dynamo
 from shared_objects import KINDS
 from torch import nn
-from torch._dynamo import region_reuse, region_saving, region_verify
+from torch._dynamo.regions.trace import lookup as region_reuse
+from torch._dynamo.regions.trace import save as region_saving
+from torch._dynamo.regions.trace import verify as region_verify
 
 
 X = torch.randn(2, 3)

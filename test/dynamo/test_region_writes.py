@@ -11,7 +11,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from marked_cases import region
-from torch._dynamo.region_outcomes import outcomes
+from torch._dynamo.regions.outcomes import outcomes
 from torch._dynamo.testing import EagerAndRecordGraphs
 from torch._dynamo.utils import counters
 from torch._inductor.utils import run_and_get_code

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 import torch._dynamo
-from torch._dynamo.region_outcomes import Outcome, forget_outcomes, outcomes
+from torch._dynamo.regions.outcomes import Outcome, forget_outcomes, outcomes
 from torch._dynamo.testing import AotEagerAndRecordGraphs, EagerAndRecordGraphs
 
 

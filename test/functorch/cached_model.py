@@ -11,7 +11,7 @@ from collections import Counter
 import torch
 from processes import cache_counts, tell
 from torch import nn
-from torch._dynamo.region_outcomes import outcomes
+from torch._dynamo.regions.outcomes import outcomes
 from torch._dynamo.utils import counters
 
 

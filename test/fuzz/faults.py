@@ -12,10 +12,11 @@ from unittest import mock
 
 import torch
 import torch._dynamo.convert_frame  # (Dynamo is imported before a part of it is)
-from torch._dynamo import region_identity, region_reuse, region_stamps
-from torch._dynamo.region_arguments import CannotReuse
-from torch._dynamo.region_outcomes import ReuseMissReason
-from torch._dynamo.region_reads import Observer
+from torch._dynamo.regions import keys as region_identity
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace import lookup as region_reuse
+from torch._dynamo.regions.trace import stamp as region_stamps
+from torch._dynamo.regions.trace.read_set import Observer
 from torch._functorch._aot_autograd import autograd_cache_parts
 
 

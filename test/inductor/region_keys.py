@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import torch
 import torch._dynamo
-from torch._inductor import region_bodies
-from torch._inductor.region_cache import UnkeptError, key_of
+from torch._inductor.regions import bodies as region_bodies
+from torch._inductor.regions.cache import UnkeptError, key_of
 from torch._inductor.virtualized import V
 
 

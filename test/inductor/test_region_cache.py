@@ -14,9 +14,11 @@ import pytest
 import torch
 from region_keys import twice
 from torch._dynamo.utils import counters
-from torch._inductor import config, region_bodies, region_cache
-from torch._inductor.region_cache import FOLDER, Unkept, UnkeptError
-from torch._inductor.region_code import NotApartError
+from torch._inductor import config
+from torch._inductor.regions import bodies as region_bodies
+from torch._inductor.regions import cache as region_cache
+from torch._inductor.regions.cache import FOLDER, Unkept, UnkeptError
+from torch._inductor.regions.object_code import NotApartError
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._inductor.utils import fresh_cache, run_and_get_code
 

@@ -16,8 +16,9 @@ import torch
 import torch._dynamo
 from test_region_memory import check, code_of, leaf
 from torch._dynamo.utils import counters
-from torch._inductor import config, region_donation
-from torch._inductor.region_donation import _own_inputs
+from torch._inductor import config
+from torch._inductor.regions import donation as region_donation
+from torch._inductor.regions.donation import _own_inputs
 from torch._inductor.utils import fresh_cache
 
 

@@ -6,10 +6,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch._inductor import async_compile, config, region_kernels
+from torch._inductor import async_compile, config
 from torch._inductor.codecache import CppPythonBindingsCodeCache, PyCodeCache
 from torch._inductor.cpp_builder import CppBuilder
 from torch._inductor.exc import CppCompileError
+from torch._inductor.regions import early_kernels as region_kernels
 from torch._inductor.utils import fresh_cache
 
 

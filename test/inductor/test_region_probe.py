@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch._inductor import config, cpu_vec_isa, region_probe
+from torch._inductor import config, cpu_vec_isa
 from torch._inductor.cpu_vec_isa import VecISA, supported_vec_isa_list, x86_isa_checker
 from torch._inductor.utils import fresh_cache
 
@@ -22,8 +22,8 @@ needs_vectors = pytest.mark.skipif(not HERE, reason="needs an x86 processor with
 @pytest.fixture
 def asked(monkeypatch, with_regions):
     """Answers as in a new process; they are left as they were."""
-    monkeypatch.setattr(region_probe, "_answers", {})
-    return region_probe._answers
+    monkeypatch.setattr(cpu_vec_isa, "_answers", {})
+    return cpu_vec_isa._answers
 
 
 def graph_with_a_call():
@@ -38,7 +38,7 @@ def graph_with_a_call():
 
 
 def ask(graph=None, inputs=None):
-    region_probe.ask_early(graph or graph_with_a_call(), [torch.ones(2)] if inputs is None else inputs)
+    cpu_vec_isa.ask_early(graph or graph_with_a_call(), [torch.ones(2)] if inputs is None else inputs)
 
 
 @needs_vectors
@@ -80,28 +80,28 @@ def test_a_cache_folder_that_is_gone_by_then_is_no_answer(asked):
         ask()
         assert [answer.result() for answer in asked.values()] == [False] * len(HERE)
     assert len(checks) == len(HERE)
-    assert not region_probe.known_to_work(HERE[0], VecISA._avx_code)
+    assert not cpu_vec_isa.known_to_work(HERE[0], VecISA._avx_code)
 
 
 @needs_vectors
 def test_a_forked_process_waits_for_nobody(asked, monkeypatch):
-    with fresh_cache(), patch.object(region_probe.threading, "Thread"):
+    with fresh_cache(), patch.object(cpu_vec_isa.threading, "Thread"):
         ask()  # and nobody answers
     assert not any(answer.done() for answer in asked.values())
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert not region_probe.known_to_work(HERE[0], VecISA._avx_code)
+    assert not cpu_vec_isa.known_to_work(HERE[0], VecISA._avx_code)
 
 
 @needs_vectors
 def test_nobody_waits_where_no_thread_could_be_started(asked):
-    with fresh_cache(), patch.object(region_probe.threading.Thread, "start", side_effect=RuntimeError):
+    with fresh_cache(), patch.object(cpu_vec_isa.threading.Thread, "start", side_effect=RuntimeError):
         ask()
     assert not asked
 
 
 @needs_vectors
 def test_nobody_waits_where_the_user_stopped_it(asked):
-    with fresh_cache(), patch.object(region_probe.threading.Thread, "start", side_effect=KeyboardInterrupt):
+    with fresh_cache(), patch.object(cpu_vec_isa.threading.Thread, "start", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             ask()
     assert not asked
@@ -109,7 +109,7 @@ def test_nobody_waits_where_the_user_stopped_it(asked):
 
 @pytest.mark.parametrize("fault", ["importlib.import_module", "os.listdir", "_key"])
 def test_what_keeps_from_asking_is_no_fault_of_the_program(asked, fault):
-    with fresh_cache(), patch(f"torch._inductor.region_probe.{fault}", side_effect=OSError):
+    with fresh_cache(), patch(f"torch._inductor.cpu_vec_isa.{fault}", side_effect=OSError):
         ask()
     assert not asked
 
@@ -123,9 +123,9 @@ def test_an_answer_is_about_one_compiler(asked, tmp_path):
     with fresh_cache(), patch.object(VecISA, "_probe_load", lambda isa, path: True):
         ask()
         assert all(answer.result() for answer in asked.values())
-        assert region_probe.known_to_work(HERE[0], VecISA._avx_code)
+        assert cpu_vec_isa.known_to_work(HERE[0], VecISA._avx_code)
         with config.patch({"cpp.cxx": (None, str(other))}):
-            assert not region_probe.known_to_work(HERE[0], VecISA._avx_code)
+            assert not cpu_vec_isa.known_to_work(HERE[0], VecISA._avx_code)
 
 
 @needs_vectors
@@ -160,7 +160,7 @@ def test_nothing_is_asked_where_the_user_has_answered(asked):
 
 def test_nothing_is_asked_where_kernels_were_compiled_before(asked):
     with fresh_cache():
-        folder = region_probe.cache_dir()
+        folder = cpu_vec_isa.cache_dir()
         open(os.path.join(folder, "kernel.so"), "w").close()
         ask()
     assert not asked
@@ -188,7 +188,7 @@ def test_options_of_the_caller_are_those_of_the_question(asked):
 IMPORTS_BY_THREAD = """
 import sys, threading, torch
 import torch._inductor.compile_fx  # as when a graph is given to Inductor
-from torch._inductor import region_probe
+from torch._inductor import cpu_vec_isa
 from torch._inductor.utils import fresh_cache
 
 looked_for = []
@@ -201,8 +201,8 @@ sys.path.insert(0, sys.argv[1])
 from test_region_probe import graph_with_a_call
 sys.meta_path.insert(0, Seen())
 with fresh_cache():
-    region_probe.ask_early(graph_with_a_call(), [torch.ones(2)])
-    assert any(answer.result() for answer in region_probe._answers.values())
+    cpu_vec_isa.ask_early(graph_with_a_call(), [torch.ones(2)])
+    assert any(answer.result() for answer in cpu_vec_isa._answers.values())
 assert "setuptools" in sys.modules
 print([name for thread, name in looked_for if thread is not threading.main_thread()])
 """

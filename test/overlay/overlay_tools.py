@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch_regions
 from torch_regions import _refresh
-from torch_regions._finder import overlay_files
+from torch_regions._files import overlay_files
 from torch_regions._verify import StockSources
 
 
@@ -208,7 +208,8 @@ def _link_into(source: Path, target: Path, changed: dict[Path, str]) -> None:
         elif Path(entry.name) not in changed:
             (target / entry.name).symlink_to(entry)
     for name, text in changed.items():
-        if len(name.parts) == 1:
+        if len(name.parts) == 1 or not (source / name.parts[0]).is_dir():  # here, or in a folder that is new
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text(text)
 
 

@@ -12,7 +12,7 @@ from overlay_tools import REPO, TORCH, run_code, run_python, torch_copy
 
 from torch_regions import _export, _manifest, _merge
 from torch_regions._errors import OverlayError
-from torch_regions._finder import overlay_files
+from torch_regions._files import overlay_files
 
 
 PEOPLE = {f"GIT_{who}_{what}": "someone@invalid" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
@@ -38,8 +38,7 @@ def series(tmp_path_factory) -> list[Path]:
 def patched(series, tmp_path_factory) -> dict[str, str]:
     """Files of torch that the series changes or adds, after `git am` on a pristine tree."""
     tree = tmp_path_factory.mktemp("tree")
-    modules = overlay_files(str(REPO))
-    names = [f"{module.replace('.', '/')}.py" for module in modules]
+    names = [os.path.relpath(file, REPO) for file in overlay_files(str(REPO)).values()]
     git(tree, "init", "-q")
     for name in names:
         stock = TORCH.parent / name
@@ -83,10 +82,10 @@ PROGRAM = """
     import os, sys
     sys.path.insert(0, {here!r})
     import torch, torch_regions
-    from torch._dynamo.region_outcomes import outcomes
+    from torch._dynamo.regions.outcomes import outcomes
     from torch._dynamo.utils import counters
     assert torch.__file__.startswith({copy!r}), torch.__file__
-    assert torch._dynamo.region_outcomes.__file__.startswith({copy!r})
+    assert torch._dynamo.regions.outcomes.__file__.startswith({copy!r})
     assert not torch_regions.status()
     assert "torch-regions" not in torch.compiler.config.cache_key_tag
     import cached_model

@@ -39,7 +39,7 @@ FAULT = """
     "where, when, backend, expected",
     [
         # The overlay's.
-        ("torch._dynamo.region_cutting:cut_out_calls", "flag", "eager", "InternalTorchDynamoError True 1"),
+        ("torch._dynamo.regions.outline.calls:cut_out_calls", "flag", "eager", "InternalTorchDynamoError True 1"),
         ("torch._higher_order_ops.region_metadata:has_calls", "neither", "inductor", "BackendCompilerFailed True 1"),
         # Stock's.
         ("torch._dynamo.output_graph:get_unique_name_wrt", "neither", "eager", "InternalTorchDynamoError False 0"),

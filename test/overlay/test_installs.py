@@ -16,7 +16,7 @@ import pytest
 from overlay_tools import REPO, TORCH, run_code, run_python
 
 from torch_regions import _manifest
-from torch_regions._finder import overlay_files
+from torch_regions._files import overlay_files
 
 
 CHECK = """
@@ -32,11 +32,11 @@ print(status.root, status.digest)
 
 
 def test_in_the_folder_of_the_repository():
-    """Our torch/ has no __init__.py, so it does not shadow the installed torch."""
+    """Our torch/ has no __init__.py where torch has one, so it does not shadow the installed torch."""
     for arguments in (("-c", CHECK), ("-m", "torch_regions", "status")):
         result = run_python(*arguments, cwd=REPO)
         assert not result.warnings and str(REPO) in result.out
-    assert not list((REPO / "torch").rglob("__init__.py"))
+    assert not (REPO / "torch" / "__init__.py").exists()
 
 
 def test_editable_install_and_spawned_process(tmp_path):
@@ -116,7 +116,7 @@ def test_contents_of_the_wheel(wheel):
         assert f"torch_regions/_overlay/{Path(path).relative_to(REPO)}" in names
     assert _manifest.parse(text) == _manifest.load(str(REPO / "manifest.toml"))
     assert "torch_regions/py.typed" in names
-    assert not [name for name in names if name.endswith("__init__.py") and "_overlay" in name]
+    assert "torch_regions/_overlay/torch/__init__.py" not in names
 
 
 def test_wheel_in_a_venv_and_uninstalled_again(wheel, tmp_path):
@@ -163,7 +163,7 @@ def test_import_torch_loads_nothing_more():
         import json, sys, time
         import torch
         loaded = sorted(name for name in sys.modules if name.startswith(("torch_regions", "torch._dynamo", "tomllib")))
-        from torch_regions._finder import OverlayFinder, overlay_files
+        from torch_regions._files import overlay_files
         from torch_regions import _activate
         root = _activate.default_root()
         started = time.perf_counter()
@@ -172,9 +172,9 @@ def test_import_torch_loads_nothing_more():
         print(json.dumps([loaded, (time.perf_counter() - started) / 20]))
     """
     loaded, seconds = __import__("json").loads(run_code(code).out)
-    parts = ["_activate", "_cache_tag", "_early", "_finder"]
+    parts = ["_activate", "_cache_tag", "_early", "_files", "_finder"]
     assert loaded == ["torch_regions", *(f"torch_regions.{part}" for part in parts)]
     assert seconds < 0.005
     base = set(run_code("import sys, torch; print(*sys.modules)", TORCH_REGIONS="0").out.split())
     ours = set(run_code("import sys, torch; print(*sys.modules)").out.split())
-    assert ours - base == {"torch_regions._cache_tag", "torch_regions._early", "torch_regions._finder"}
+    assert ours - base == {f"torch_regions.{part}" for part in parts[1:]}

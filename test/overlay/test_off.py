@@ -10,7 +10,7 @@ from overlay_tools import RELEASE, REPO, TORCH, VERSION, run_code, stock_text, t
 
 from torch_regions import _manifest, _verify
 from torch_regions._errors import ManifestError
-from torch_regions._finder import overlay_files
+from torch_regions._files import overlay_files
 
 
 OFF = """
@@ -187,7 +187,7 @@ def test_rows_and_files_belong_together(empty_toy):
     assert "torch._dynamo.guards has an overlay file but no row" in str(found)
     other.rename(other.with_name("__init__.py"))
     (found,) = verify(overlay_files(str(empty_toy.root)), manifest)
-    assert "would shadow the installed torch" in str(found)
+    assert "the installed torch has this package, and ours would hide it" in str(found)
     path.unlink()
     other.with_name("__init__.py").unlink()
     result = empty_toy.run("import torch, torch._dynamo")

@@ -139,7 +139,7 @@ def test_another_thread_runs_stock():
         """
         import threading, torch, torch._dynamo
         from torch._dynamo import bytecode_analysis
-        from torch._dynamo.region_switch import compiling, has_regions, regions_found
+        from torch._dynamo.regions.switch import compiling, has_regions, regions_found
         from torch_regions import _switch
         target = "torch._dynamo.bytecode_analysis:get_indexof"
         seen = []

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from torch._dynamo import config
-from torch._dynamo.region_frame import call_with_room
-from torch._dynamo.region_garbage import compiling as collecting_later
-from torch._dynamo.region_garbage import set_garbage_aside
-from torch._dynamo.region_options import without_flag_in
-from torch._dynamo.region_switch import compiling, is_compiling
+from torch._dynamo.regions.garbage import compiling as collecting_later
+from torch._dynamo.regions.garbage import set_garbage_aside
+from torch._dynamo.regions.options import without_flag_in
+from torch._dynamo.regions.stack_room import call_with_room
+from torch._dynamo.regions.switch import compiling, is_compiling
 
 from torch_regions.overlay import replaces, stock
 

@@ -1,6 +1,6 @@
 """The dedupe pass: outlines the repeated regions that ``GraphRegionTracker`` finds in a graph.
 
-What it takes to replace a region by a call is in region_outlining.py.  The sorts and the cycle check
+What it takes to replace a region by a call is in regions/outline/outliner.py.  The sorts and the cycle check
 below are part of stock's module and stay for its callers; the pass has no need of them.
 """
 
@@ -9,19 +9,15 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import Node
-from torch._dynamo.region_outlining import Outliner, make_body, used_outside
-from torch._dynamo.region_repeats import MIN_NODES_SAVED, MIN_NODES_SAVED_IN_BODY
+from torch._dynamo.regions.outline.outliner import Outliner, make_body, used_outside
+from torch._dynamo.regions.outline.repeats import MIN_NODES_SAVED, MIN_NODES_SAVED_IN_BODY
 from torch.utils._ordered_set import OrderedSet
-
-
-if TYPE_CHECKING:
-    from torch._dynamo.output_graph import OutputGraph
 
 
 ExtraDeps = dict[Node, OrderedSet[Node]]
@@ -30,12 +26,12 @@ log = logging.getLogger(__name__)
 hierarchical_log = torch._logging.getArtifactLogger(__name__, "hierarchical_compile")
 
 
-def apply_graph_deduplication(output_graph: OutputGraph) -> dict[str, torch.fx.GraphModule]:
+def apply_graph_deduplication(output_graph: Any) -> dict[str, torch.fx.GraphModule]:
     """Replaces repeated regions of ``output_graph.graph`` by calls, in place.
 
     Returns the bodies by the name under which they are installed in ``output_graph``.
     """
-    outliner = Outliner(output_graph)
+    outliner = Outliner(output_graph.region_tracker, output_graph.install_subgraph)
     outline_repeats(outliner, output_graph.graph, 0)
     return outliner.bodies
 

@@ -4,11 +4,11 @@ While Dynamo traces, ``track_node`` notes under which global state each operator
 ``track_node_mutations`` which operands it wrote.  At the end of the frame
 ``get_identical_regions`` goes through these steps, each in a module of its own:
 
-1. classify   which nodes may be in a region                     region_legality.py
-2. identify   equal keys for nodes that mean the same            region_identity.py
-3. match      repeated runs of keys in program order             region_repeats.py
+1. classify   which nodes may be in a region                     regions/outline/legality.py
+2. identify   equal keys for nodes that mean the same            regions/keys.py
+3. match      repeated runs of keys in program order             regions/outline/repeats.py
 4. fit        best extent and rotation; equal wiring; nothing
-              crosses the boundary that may not                  region_boundary.py, here
+              crosses the boundary that may not                  regions/outline/graph_view.py, here
 
 A region is a run of consecutive operators, see Note [Regions are intervals of program order].
 Time and memory are near-linear in the graph: n log^2 n comparisons to sort suffixes, and linear
@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch._logging
 import torch.fx
-from torch._dynamo.region_boundary import GraphView, inputs_of, storages
-from torch._dynamo.region_calls import RegionCalls
-from torch._dynamo.region_fitting import Fitter, RepeatBenefit
-from torch._dynamo.region_identity import NodeIdentity, Unkeyable, ambient_state, global_state_key
-from torch._dynamo.region_legality import (
-    IllegalReason,
+from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, node_storages
+from torch._dynamo.regions.outline.fit import Fitter, RepeatBenefit
+from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
+from torch._dynamo.regions.outline.legality import IllegalReason
+from torch._dynamo.regions.outline.repeats import MIN_NODES_SAVED, Repeat, find_repeats, nodes_saved
+from torch.fx.operator_facts import (
     OperatorClass,
     draws_random_numbers,
     is_bracket,
@@ -41,7 +41,7 @@ from torch._dynamo.region_legality import (
     writes_a_list,
     written_operands,
 )
-from torch._dynamo.region_repeats import MIN_NODES_SAVED, Repeat, find_repeats, nodes_saved
+from torch.utils._ambient_state import ambient_state, global_state_key
 from torch.utils._ordered_set import OrderedSet
 
 
@@ -107,8 +107,6 @@ class GraphRegionTracker:
         # The graph to whose inputs a region may write, if any: Note [A region may write to an input].
         self.open_graph: torch.fx.Graph | None = None
         self.began_with_grad = torch.is_grad_enabled()
-        # The calls of regions that the program makes, as opposed to the repeats that are found.
-        self.calls = RegionCalls()
         self.stats = Stats()
 
     def track_node(self, tx: InstructionTranslatorBase, node: Node) -> None:
@@ -158,8 +156,8 @@ class GraphRegionTracker:
 
     def written_inputs(self, region: Region) -> list[int]:
         """Places, among the values that ``region`` takes from outside, of those that it writes to."""
-        written = {s for node in region for operand in self.written_operands(node) for s in storages(operand)}
-        return [k for k, operand in enumerate(inputs_of(region)) if written.intersection(storages(operand))]
+        written = {s for node in region for operand in self.written_operands(node) for s in node_storages(operand)}
+        return [k for k, operand in enumerate(inputs_of(region)) if written.intersection(node_storages(operand))]
 
     def view(self, graph: torch.fx.Graph, wanted: Iterable[Node] = (), closed: Iterable[Node] = ()) -> GraphView:
         """``graph`` as it now is."""

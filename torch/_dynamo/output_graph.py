@@ -12,9 +12,10 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.code_context import code_context
 from torch._dynamo.graph_deduplication import outline_repeats
-from torch._dynamo.region_calls import stack_trace
-from torch._dynamo.region_cutting import cut_out_calls
-from torch._dynamo.region_outlining import Outliner
+from torch._dynamo.regions.frame import FRAME
+from torch._dynamo.regions.outline.calls import cut_out_calls
+from torch._dynamo.regions.outline.outliner import Outliner
+from torch._dynamo.regions.stack_trace import stack_trace
 from torch._dynamo.source import LocalSource, ParamBufferSource
 from torch.fx.node import Target
 
@@ -24,11 +25,11 @@ from torch_regions.overlay import replaces, stock
 @replaces("OutputGraph.dedup_pass")
 def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     """Outlines the regions that the program calls, then, under the flag, what repeats."""
-    outliner = Outliner(self)
-    tracker = outliner.tracker
+    frame, tracker = FRAME.of(self), self.region_tracker
+    outliner = Outliner(tracker, self.install_subgraph, frame.inside)
     if not (tracker.began_with_grad or self.export):
         tracker.open_graph = self.graph
-    cut_out_calls(self, outliner)
+    cut_out_calls(self.graph, frame.outermost, outliner)
     if config.use_graph_deduplication:
         outline_repeats(outliner, self.graph, 0)
     return outliner.bodies
@@ -60,7 +61,7 @@ def _create_proxy(
 @replaces("OutputGraph.add_fqn_info_for_inlined_modules")
 def add_fqn_info_for_inlined_modules(self: Any, inlined_module: Any, source: Any) -> None:
     # Names of parameters by where they are, for exported graphs: each module's again for each module around it.
-    regions = config.use_graph_deduplication or self.region_tracker.calls.outermost
+    regions = config.use_graph_deduplication or FRAME.of(self).outermost
     if self.export or config.install_free_tensors or not regions:
         add = stock("torch._dynamo.output_graph:OutputGraph.add_fqn_info_for_inlined_modules")
         add(self, inlined_module, source)

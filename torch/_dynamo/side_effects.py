@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch._dynamo.regions.trace.events import RECORDERS
+
 from torch_regions.overlay import replaces, stock
 
 
 def _observers(side_effects: Any) -> list[Any]:
     output_graph = side_effects.output_graph_weakref()
-    return output_graph.region_tracker.calls.observers if output_graph is not None else []
+    return RECORDERS.of(output_graph) if output_graph is not None else []
 
 
 @replaces("SideEffects.check_allowed_side_effect")

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
+from torch._higher_order_ops.invoke_subgraph import _current_invoke_subgraph_call_id, invoke_subgraph_placeholder
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -79,7 +79,7 @@ def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) ->
 def _record(proxy_mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
     from torch._higher_order_ops.region_tracing import record_call
 
-    results = record_call(proxy_mode, subgraph, identifier, operands)
+    results = record_call(proxy_mode, subgraph, identifier, operands, _current_invoke_subgraph_call_id())
     return results if results is not None else _trace(proxy_mode, subgraph, identifier, *operands)
 
 

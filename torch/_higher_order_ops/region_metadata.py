@@ -5,8 +5,8 @@ Stock runs a body on fake tensors each time that somebody asks what a call retur
 graph, and again after the body was traced. The answer is known before: Dynamo has noted it when it recorded the body,
 and the tracer when it traced it. It holds for operands with the same metadata, in a state of the thread that does not
 change what operators return. The results share no memory with the operands or each other: of a body that Dynamo has
-cut out, by construction (Note [What may cross the boundary] in torch/_dynamo/region_boundary.py); of a traced one,
-that is looked up. A forward that was partitioned also returns what is saved of its operands: in Inductor's passes its
+cut out, by construction (Note [What may cross the boundary] in graph_view.py); of a traced one, that
+is looked up. A forward that was partitioned also returns what is saved of its operands: in Inductor's passes its
 results are operands of the call, and views of them, where stock's cache of fake operators makes views fresh memory.
 
 With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, and must return what was known.
@@ -24,8 +24,7 @@ import torch
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import should_hoist
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
-from torch._subclasses.plain_fake import plain_fake
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager, plain_fake
 from torch.fx import Graph, GraphModule, Node
 
 
@@ -120,7 +119,7 @@ def known_results(
 
 
 def _verify(subgraph: Any, operands: tuple[Any, ...], made: list[Any], mode: FakeTensorMode | None) -> None:
-    from torch._dynamo.region_options import verifying  # Dynamo imports this module
+    from torch._dynamo.regions.options import verifying  # Dynamo imports this module
 
     if not verifying():
         return

@@ -18,20 +18,21 @@ from typing import Any
 import torch
 from torch._dispatch.python import no_python_dispatcher
 from torch._higher_order_ops.region_metadata import body_of, is_static, known_results, nodes_of_results
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
-from torch._subclasses.plain_fake import plain_fake
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager, plain_fake
 from torch.fx import GraphModule, Tracer
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, _ProxyTensor, extract_val, set_proxy_slot
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 
 def record_call(
-    proxy_mode: ProxyTorchDispatchMode, subgraph: Any, identifier: Any, operands: tuple[Any, ...]
+    proxy_mode: ProxyTorchDispatchMode, subgraph: Any, identifier: Any, operands: tuple[Any, ...], call_id: int | None
 ) -> tuple[torch.Tensor | None, ...] | None:
-    """The results of a call that was put into the graph; None where nothing was done."""
-    from torch._higher_order_ops.invoke_subgraph import get_invoke_subgraph_cache
+    """The results of a call that was put into the graph; None where nothing was done.
 
-    cache = get_invoke_subgraph_cache()
+    ``call_id`` is what stock tells the calls of one body apart by, for its annotation.
+    """
+    context = torch._guards.TracingContext.try_get()
+    cache: Any = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
     body: Any = cache.get_proxy_dispatch_entry(identifier) if cache else None
     mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     tracer: Any = proxy_mode.tracer
@@ -41,7 +42,7 @@ def record_call(
     if results is None or not all(r is None or (type(r) is FakeTensor and is_static(r)) for r in results):
         return None
     call = _call(tracer, body, identifier, operands)
-    _annotate(call.node, body, body_of(subgraph))
+    _annotate(call.node, call_id, body, body_of(subgraph))
     _track(tracer, mode, call, results, nodes_of_results(body))
     return results
 
@@ -76,16 +77,14 @@ def _usual(tracer: Any, mode: Any, body: GraphModule, operands: tuple[Any, ...])
     )
 
 
-def _annotate(node: torch.fx.Node, *bodies: Any) -> None:
+def _annotate(node: torch.fx.Node, call_id: int | None, *bodies: Any) -> None:
     """What the partitioner, and the compilers of single regions, look for at a call."""
-    from torch._higher_order_ops.invoke_subgraph import _current_invoke_subgraph_call_id
-
     found = {}
     for body in bodies:
         if isinstance(body, GraphModule) and body.meta.get("nested_region_config") is not None:
             found["nested_region_config"] = body.meta["nested_region_config"]
             break
-    if (call_id := _current_invoke_subgraph_call_id()) is not None:
+    if call_id is not None:
         found["call_id"] = call_id
     if found:
         node.meta.setdefault("custom", {}).update(found)

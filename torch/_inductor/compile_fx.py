@@ -2,9 +2,9 @@
 
 Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. There,
 regions are inlined before anything else is done, so the program compiles as it does without them. What the compiler can
-do is asked for in the background (Note [The compiler is asked early] in region_probe.py). A backward is compiled when
-it is first needed: garbage is set aside for it again (Note [Garbage of a compile] in region_garbage.py). A graph
-with calls of regions is compiled as a program with regions (Note [Off means off] in region_switch.py).
+do is asked for in the background (Note [The compiler is asked early] in cpu_vec_isa.py). A backward is compiled when
+it is first needed: garbage is set aside for it again (Note [Garbage of a compile] in regions/garbage.py). A graph
+with calls of regions is compiled as a program with regions (Note [Off means off] in regions/switch.py).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from torch._dynamo.region_frame import call_with_room
-from torch._dynamo.region_garbage import only_new_garbage
-from torch._dynamo.region_switch import compiling, has_regions
+from torch._dynamo.regions.garbage import only_new_garbage
+from torch._dynamo.regions.stack_room import call_with_room
+from torch._dynamo.regions.switch import compiling, has_regions
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
 from torch._higher_order_ops.region_metadata import has_calls
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
-from torch._inductor.region_probe import ask_early
+from torch._inductor.cpu_vec_isa import ask_early
+from torch._inductor.regions import lowering as _lowering_of_calls  # noqa: F401 -- it registers itself
 from torch._inductor.utils import InputType
 from torch._ops import OpOverload
 from torch.fx import GraphModule

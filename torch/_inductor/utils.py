@@ -20,8 +20,7 @@ def gather_origins(args: Any, kwargs: Any) -> OrderedSet[Node]:
 
 
 def _is_result(value: Any) -> bool:
-    from torch._inductor import ir
-
-    while isinstance(value, (ir.MutableBox, ir.BaseView)):
+    """Whether ``value`` is, or views, an ``ir.MultiOutput`` of an ``ir.InvokeSubgraph``; ir imports this module."""
+    while hasattr(value, "data"):
         value = value.data
-    return isinstance(value, ir.MultiOutput) and isinstance(value.inputs[0], ir.InvokeSubgraph)
+    return hasattr(value, "indices") and len(value.inputs) == 1 and hasattr(value.inputs[0], "subgraph")

@@ -14,6 +14,7 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import config
 from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.source import GradSource, NumpyTensorSource, is_constant_source
 from torch._dynamo.utils import get_static_address_type, get_unique_name_wrt, is_parameter_freezing
 from torch._dynamo.variables.builder import (
@@ -38,16 +39,16 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]+")
 
 def _may_lift(output: Any) -> bool:
     """Whether, in this frame, plain parameters are inputs of static sizes.  Options are slow to ask for."""
-    calls = output.region_tracker.calls
-    if calls.lifts is None:
-        calls.lifts = (
-            config.force_parameter_static_shapes
-            and config._shapes_spec is None
-            and not (config.install_free_tensors or config.prepare_freezing or is_parameter_freezing())
-            and not output.export
-            and not get_dynamic_sources()
-        )
-    return bool(calls.lifts)
+    return (
+        config.force_parameter_static_shapes
+        and config._shapes_spec is None
+        and not (config.install_free_tensors or config.prepare_freezing or is_parameter_freezing())
+        and not output.export
+        and not get_dynamic_sources()
+    )
+
+
+_MAY_LIFT: PerFrame[bool] = PerFrame(_may_lift)
 
 
 def _is_lifted(output: Any, source: Source, value: torch.Tensor) -> bool:

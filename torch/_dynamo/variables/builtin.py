@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch._dynamo.regions.trace.events import RECORDERS
+
 from torch_regions.overlay import replaces, stock
 
 
 def _held(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    observers = tx.output.region_tracker.calls.observers
+    observers = RECORDERS.of(tx.output)
     return observers[-1].holding.apply(tx, fn, args) if observers and not kwargs else None
 
 

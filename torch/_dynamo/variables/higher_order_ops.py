@@ -24,29 +24,29 @@ There each position gets a tracker of its own. So does a value from outside: its
 before the call. In eager the later of two such outputs gets the whole gradient and the
 other one zeros; autograd_function_apply runs a real autograd.Function, so it is the same here.
 
-Note [A body that could not be traced]
-Dynamo usually throws the whole trace away then, but a caller may catch the exception and go on (autograd.Function
-traces a backward a second time). What the body did to the record of side effects is taken back: attributes, hooks, new
-objects. Facts stay: a realized tracker of an existing object, or an input of the outer graph, may already be in use.
-The contents of a list or dict that the body changed are in its tracker, not in the record, and stay changed; without
-side effects being allowed no such change gets that far. An exception of the user's own is none of this. It happened in
-the program, and so did what came before it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 from torch._dynamo import graph_break_hints
-from torch._dynamo.exc import ObservedException, Unsupported, unimplemented
-from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
-from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.exc import Unsupported, unimplemented
+from torch._dynamo.subgraph_rollback import undone_on_failure
+from torch._dynamo.subgraph_values import (
+    IN_A_GRAPH,
+    GraphOutputs,
+    grouped_by_value,
+    made_outside,
+    one_tracker_per_position,
+    realize_all_in,
+    trackers_in,
+)
+from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.higher_order_ops import (
     StorageAliasingTracker,
@@ -60,12 +60,7 @@ from torch._dynamo.variables.higher_order_ops import (
     trace_hop_function_with_auto_output_flattening,
     validate_subgraph_output_types,
 )
-from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.lists import BaseListVariable
-from torch._dynamo.variables.script_object import TorchScriptObjectVariable
-from torch._dynamo.variables.sets import SetVariable
-from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
-from torch.utils._ordered_set import OrderedSet
+from torch._dynamo.variables.tensor import SymNodeVariable
 
 from torch_regions.overlay import replaces
 
@@ -76,7 +71,6 @@ if TYPE_CHECKING:
     from torch.fx import Proxy
 
 
-_IN_A_GRAPH = (TensorVariable, SymNodeVariable, TorchScriptObjectVariable)
 _INPUT_MODES = frozenset({"automatic", "automatic_with_forced_inputs", "flatten_manual", "manual"})
 
 
@@ -92,80 +86,6 @@ class _Policy:
     counts_repeats: bool
 
 
-class GraphOutputs(tuple[VariableTracker, ...]):
-    """One tracker for each output of a subgraph, and in ``others`` the further trackers of the same values."""
-
-    others: tuple[tuple[VariableTracker, ...], ...]
-
-    @classmethod
-    def of(cls, groups: Iterable[list[VariableTracker]]) -> GraphOutputs:
-        groups = list(groups)
-        made = cls(group[0] for group in groups)
-        made.others = tuple(tuple(group[1:]) for group in groups)
-        return made
-
-
-def _trackers_in(value: VariableTracker, side_effects: SideEffects) -> list[VariableTracker]:
-    """The trackers of graph values that a value holds, in the order of a walk, each once."""
-    found: list[VariableTracker] = []
-    seen: dict[int, Any] = {}
-
-    def visit(vt: VariableTracker) -> None:
-        # The type is asked directly: isinstance would realize it.
-        if issubclass(type(vt), LazyVariableTracker):
-            return
-        if isinstance(vt, _IN_A_GRAPH):
-            found.append(vt)
-        elif isinstance(vt, (ConstDictVariable, SetVariable)):
-            for key in vt.items:  # the walk itself passes keys over
-                VariableTracker.visit(visit, key.vt, seen, side_effects)
-
-    VariableTracker.visit(visit, value, seen, side_effects)
-    return found
-
-
-def _made_outside(proxy: Proxy, subtracer: SubgraphTracer) -> bool:
-    tracer = subtracer.parent
-    while tracer is not None:
-        if proxy.tracer is tracer:
-            return True
-        tracer = tracer.parent
-    return False
-
-
-def _one_tracker_per_position(output: VariableTracker, subtracer: SubgraphTracer) -> VariableTracker:
-    """The value with a tracker of its own for each tensor that is repeated, or made outside. See the note there."""
-    seen: set[VariableTracker] = set()
-
-    def own(item: VariableTracker) -> VariableTracker:
-        item = item.realize()
-        if not item.is_tensor():
-            return item
-        known = item in seen or _made_outside(item.as_proxy(), subtracer)
-        seen.add(item)
-        return item.clone(source=None, mutation_type=None) if known else item
-
-    output = output.realize()
-    if not isinstance(output, BaseListVariable):
-        return own(output)
-    items = [own(item) for item in output.items]
-    return output.clone(items=items) if any(a is not b for a, b in zip(items, output.items)) else output
-
-
-def _realize_all_in(output: VariableTracker, side_effects: SideEffects) -> None:
-    def visit(vt: VariableTracker) -> None:
-        vt.realize()
-
-    VariableTracker.visit(visit, output, side_effects=side_effects)
-
-
-def _grouped_by_value(trackers: Iterable[VariableTracker]) -> dict[Any, list[VariableTracker]]:
-    groups: dict[Any, list[VariableTracker]] = {}
-    for vt in trackers:
-        groups.setdefault(vt.as_proxy().node, []).append(vt)
-    return groups
-
-
 def _add_intermediates(
     tx: InstructionTranslatorBase,
     subtracer: SubgraphTracer,
@@ -179,7 +99,7 @@ def _add_intermediates(
         aliases = StorageAliasingTracker()
         aliases.collect_from_inputs(tx)
         aliases.collect_from_outputs([group[0] for group in groups])
-    for node, trackers in _grouped_by_value(subtracer.tracked_proxyable_vt).items():
+    for node, trackers in grouped_by_value(subtracer.tracked_proxyable_vt).items():
         known = of_node.get(node)
         if known is not None:
             known += [vt for vt in trackers if vt not in known]
@@ -203,45 +123,6 @@ def _record_outputs(tx: InstructionTranslatorBase, subtracer: SubgraphTracer, ou
     return graph
 
 
-def _copied(value: Any) -> Any:
-    """A copy of a container, and of the containers in a dict; anything else is itself."""
-    if isinstance(value, dict):
-        return {k: _copied(v) for k, v in value.items()}
-    return type(value)(value) if isinstance(value, (list, set, OrderedSet)) else value
-
-
-class _Record:
-    """The record of side effects as it was, to be put back in place. See Note [A body that could not be traced]"""
-
-    def __init__(self, side_effects: SideEffects) -> None:
-        self.side_effects = side_effects
-        self.known = frozenset(side_effects.id_to_variable)
-        self.fields = {k: _copied(v) for k, v in vars(side_effects).items() if k not in ("id_to_variable", "keepalive")}
-
-    def put_back(self, tx: InstructionTranslatorBase) -> None:
-        record, latest = self.side_effects, tx.output.side_effects
-        vars(record).update(self.fields)
-        new = (AttributeMutationNew, ValueMutationNew)
-        seen = {**record.id_to_variable, **latest.id_to_variable}
-        facts = {k: v for k, v in seen.items() if k in self.known or not isinstance(v.mutation_type, new)}
-        held = {id(x): x for x in (*record.keepalive, *latest.keepalive)}
-        record.id_to_variable = facts
-        record.keepalive = [x for k, x in held.items() if k in facts]
-        tx.output.side_effects = record
-
-
-@contextlib.contextmanager
-def _undone_on_failure(tx: InstructionTranslatorBase) -> Iterator[None]:
-    before = _Record(tx.output.side_effects)
-    try:
-        yield
-    except ObservedException:
-        raise
-    except BaseException:
-        before.put_back(tx)
-        raise
-
-
 def _checked_kwargs(sub_kwargs: dict[str, VariableTracker] | None, set_subgraph_inputs: str) -> dict[str, Any]:
     if set_subgraph_inputs not in _INPUT_MODES:
         raise AssertionError(f"set_subgraph_inputs is one of {sorted(_INPUT_MODES)}, not {set_subgraph_inputs!r}")
@@ -263,11 +144,11 @@ def _graph_outputs(
 ) -> GraphOutputs:
     side_effects = tx.output.side_effects
     if policy.counts_positions:
-        _realize_all_in(output, side_effects)
-    groups = [[vt] for vt in _trackers_in(output, side_effects)]
+        realize_all_in(output, side_effects)
+    groups = [[vt] for vt in trackers_in(output, side_effects)]
     if not policy.counts_positions:
-        inside = [vt for (vt,) in groups if not _made_outside(vt.as_proxy(), subtracer)]
-        groups = list(_grouped_by_value(inside).values())
+        inside = [vt for (vt,) in groups if not made_outside(vt.as_proxy(), subtracer)]
+        groups = list(grouped_by_value(inside).values())
     allowed = policy.allow_side_effects
     flagged = subtracer.traced_with_externally_visible_side_effects
     if flagged or (allowed and subtracer.side_effect_stack is not None):
@@ -307,7 +188,7 @@ def _trace_body(
             f, tx, subtracer, enable_grad, policy.allow_side_effects, args, kwargs
         )
         if policy.counts_repeats:
-            output = _one_tracker_per_position(output, subtracer)
+            output = one_tracker_per_position(output, subtracer)
         outputs = _graph_outputs(tx, subtracer, output, policy)
     finally:
         flagged = subtracer.traced_with_externally_visible_side_effects
@@ -334,7 +215,7 @@ def _speculate(
 ) -> tuple[VariableTracker, torch.fx.Graph, dict[Proxy, Proxy], GraphOutputs, SubgraphTracingInfo]:
     kwargs = _checked_kwargs(sub_kwargs, set_subgraph_inputs)
     try:
-        with _undone_on_failure(tx), tx.output.subtracer(source_target, tracer, description) as subtracer:
+        with undone_on_failure(tx), tx.output.subtracer(source_target, tracer, description) as subtracer:
             args = get_hop_args(tx, f, subtracer, list(sub_args), kwargs, set_subgraph_inputs, description)
             output, graph, outputs = _trace_body(tx, subtracer, f, args, kwargs, enable_grad, source_target, policy)
             info = SubgraphTracingInfo(subtracer.side_effect_stack, subtracer.traced_sources)
@@ -420,9 +301,9 @@ def overwrite_tensor_vt_proxy(graph_output_vts: Iterable[VariableTracker], flat_
     results = getattr(flat_variable, "items", ())
     others = graph_output_vts.others if isinstance(graph_output_vts, GraphOutputs) else None
     for k, (vt, result) in enumerate(zip(graph_output_vts, results)):
-        if not isinstance(vt, _IN_A_GRAPH):
+        if not isinstance(vt, IN_A_GRAPH):
             continue
-        if not isinstance(result, _IN_A_GRAPH):
+        if not isinstance(result, IN_A_GRAPH):
             raise AssertionError(f"output {k} of the call is no value of a graph: {result}")
         caller: Any = result.proxy.tracer
         for tracker in (vt, *(others[k] if others else ())):

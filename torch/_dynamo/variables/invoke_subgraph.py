@@ -6,11 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.exc import ObservedException, Unsupported
-from torch._dynamo.region_calls import RegionCall
-from torch._dynamo.region_entries import call_region
-from torch._dynamo.region_frame import call_with_room
-from torch._dynamo.region_garbage import set_garbage_aside
-from torch._dynamo.region_switch import regions_found
+from torch._dynamo.regions.frame import FRAME, RegionCall
+from torch._dynamo.regions.garbage import set_garbage_aside
+from torch._dynamo.regions.stack_room import call_with_room
+from torch._dynamo.regions.switch import regions_found
+from torch._dynamo.regions.trace.call import call_region
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
@@ -97,7 +97,7 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
         regions_found()
         set_garbage_aside()
         limit = getattr(mark, "__marked_compile_region_max_reuse_entries__", 8)
-        if tx.output.region_tracker.calls.open is not None:
+        if FRAME.of(tx.output).open is not None:
             return call_region(tx, call, fn, args[1:], kwargs, limit)
         return call_with_room(call_region, tx, call, fn, args[1:], kwargs, limit)
 

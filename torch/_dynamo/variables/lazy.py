@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo.region_listening import LISTENING
+from torch._dynamo.regions.trace.events import LISTENING
 
 from torch_regions.overlay import replaces, stock
 

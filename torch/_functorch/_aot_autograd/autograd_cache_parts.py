@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._dynamo.region_identity import ambient_state, global_state_key
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph, UnkeyableGraph
 from torch._functorch._aot_autograd.canonical_inputs import SymbolNames, shared_memory, specialized_to
 from torch.fx.experimental import _config as symbolic_options
+from torch.utils._ambient_state import ambient_state, global_state_key
 
 
 # What goes wrong without each part of the key. The order is that in which a difference is reported.

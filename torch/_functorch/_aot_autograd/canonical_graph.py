@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch._dynamo.region_legality as legality
 import torch.fx
 from torch._dynamo.utils import numpy_wrapper_cache_key
 from torch._higher_order_ops.invoke_subgraph import NestedCompileRegionOptions
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.fx import operator_facts
 from torch.fx.graph_module import _get_attr
 from torch.fx.node import _get_qualified_name
 
@@ -327,20 +327,20 @@ def _freedom(op: str, target: Any) -> tuple[_Freedom, int | None]:
     if target is getattr:
         return _Freedom.ASK, None
     probe = torch.fx.Graph().create_node(op, target, ())
-    if legality.operator_class(probe) is not legality.OperatorClass.PURE:
+    if operator_facts.operator_class(probe) is not operator_facts.OperatorClass.PURE:
         return _Freedom.FIXED, None
-    name = legality.target_name(probe)
-    if name.removesuffix("_") in legality._DROPOUT_ARGUMENTS or target in legality._HIDDEN_WRITES:
+    name = operator_facts.target_name(probe)
+    if name.removesuffix("_") in operator_facts._DROPOUT_ARGUMENTS or target in operator_facts._HIDDEN_WRITES:
         return _Freedom.ASK, None
-    overloads = legality._aten_overloads(name)
+    overloads = operator_facts._aten_overloads(name)
     if isinstance(target, (OpOverload, OpOverloadPacket)):
-        overloads = tuple(legality._overloads(target))
+        overloads = tuple(operator_facts._overloads(target))
         if any(o._schema.is_mutable for o in overloads if o._overloadname != "out" or len(overloads) == 1):
             return _Freedom.FIXED, None
     writes = (name.endswith("_") and not name.startswith("__")) or name in _WRITING_NAMES
-    writes |= name in legality._HIDDEN_WRITERS or any(not o._schema.returns for o in overloads)
-    brackets = target in legality._BRACKETS or target in legality._VMAP_OPERATORS
-    if writes or brackets or legality.draws_random_numbers(probe):
+    writes |= name in operator_facts._HIDDEN_WRITERS or any(not o._schema.returns for o in overloads)
+    brackets = target in operator_facts._BRACKETS or target in operator_facts._VMAP_OPERATORS
+    if writes or brackets or operator_facts.draws_random_numbers(probe):
         return _Freedom.FIXED, None
     position = None
     if isinstance(target, types.FunctionType):
@@ -350,8 +350,8 @@ def _freedom(op: str, target: Any) -> tuple[_Freedom, int | None]:
 
 
 _WRITING_NAMES = frozenset(
-    ["setitem", "__setitem__", "delitem", "__delitem__", *legality._IN_PLACE_METHODS]
-    + [o.__name__ for o in legality._IN_PLACE_OPERATORS]
+    ["setitem", "__setitem__", "delitem", "__delitem__", *operator_facts._IN_PLACE_METHODS]
+    + [o.__name__ for o in operator_facts._IN_PLACE_OPERATORS]
 )
 
 
@@ -364,8 +364,8 @@ def _is_free(node: Node) -> bool:
         return False
     if freedom is not _Freedom.ASK:
         return freedom is _Freedom.FREE
-    pure = legality.operator_class(node) is legality.OperatorClass.PURE
-    return pure and not legality.draws_random_numbers(node) and not legality.written_operands(node)
+    pure = operator_facts.operator_class(node) is operator_facts.OperatorClass.PURE
+    return pure and not operator_facts.draws_random_numbers(node) and not operator_facts.written_operands(node)
 
 
 _WRITING_KEYWORDS = frozenset({"out", "inplace"})

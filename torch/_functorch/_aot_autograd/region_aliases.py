@@ -21,7 +21,7 @@ import operator
 from typing import Any
 
 import torch
-from torch._dynamo.region_options import verifying
+from torch._dynamo.regions.options import verifying
 from torch._higher_order_ops.region_metadata import on_storage
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx import GraphModule, Node

@@ -1,7 +1,7 @@
 """Overlay of torch._inductor.codegen.wrapper: calls of a region, early kernels, memory that is a body's, numbers.
 
 A call does not check again what its caller has checked.  See Note [An operand that dies in every call] in
-region_donation.py for who frees and who reuses memory that a body may write over.
+regions/donation.py for who frees and who reuses memory that a body may write over.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 import sympy
 from torch._inductor.codegen.wrapper import FreeIfNotReusedLine, FreeLine
 from torch._inductor.ir import DonatedBuffer
-from torch._inductor.region_kernels import compile_early
+from torch._inductor.regions.donation import give_away
+from torch._inductor.regions.early_kernels import compile_early
 from torch._inductor.virtualized import V
 
 from torch_regions.overlay import replaces, stock
@@ -45,6 +46,12 @@ def _is_donated_to_body(name: str) -> bool:
     # Not all inputs are memory: of an object, Inductor has no original.
     originals = V.graph.graph_inputs_original
     return getattr(V.graph, "is_body_of_region", False) and isinstance(originals.get(name), DonatedBuffer)
+
+
+@replaces("PythonWrapperCodegen.codegen_invoke_subgraph")
+def codegen_invoke_subgraph(self: Any, invoke_subgraph: Any) -> None:
+    give_away(invoke_subgraph)
+    stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_invoke_subgraph")(self, invoke_subgraph)
 
 
 @replaces("PythonWrapperCodegen.codegen_free")

@@ -1,0 +1,243 @@
+"""When two nodes of a graph mean the same: the key of a node.
+
+``NodeIdentity.key(node, state)`` is a hashable value.  Two call nodes with equal keys compute
+the same function of their operands under the same global state, and their operands and results
+have the same metadata.  Which node feeds which is *not* part of the key: that is the wiring, and
+a region's signature compares it (regions/outline/graph_view.py).  Where a node stands in the source is not
+part of it either, so equal blocks written on different lines are found.
+
+Anything that cannot be keyed raises ``Unkeyable``, and a node without a key is never merged.
+
+What breaks without each field of a key is said beside the field.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import types
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+import torch.fx
+from torch._higher_order_ops.region_metadata import lifted_class
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
+
+
+Node = torch.fx.Node
+
+# Constants that compare by value once their type is known. bool stands apart from int because
+# True == 1, and str apart from its enum subclasses.
+_BY_VALUE = (
+    bool,
+    int,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+# Objects that are only ever the same as themselves. They are kept in the key, not their id(),
+# so that an id reused after a roll-back cannot make two of them equal.
+_BY_OBJECT = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    type,
+    OpOverload,
+    OpOverloadPacket,
+)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+# Node annotations that a later pass reads; two calls that differ in one must not share a body.
+_MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
+
+
+class Unkeyable(Exception):
+    """A value whose sameness cannot be decided; ``args[0]`` names it."""
+
+
+def _number_key(number: float | complex) -> Hashable:
+    # By bits: -0.0 is not 0.0, and a NaN is the same constant as an equal NaN.
+    if isinstance(number, complex):
+        return (complex, struct.pack("<dd", number.real, number.imag))
+    return (float, struct.pack("<d", number))
+
+
+class Same:
+    """Equal for one object only, which it keeps: no other one comes to have its id."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Same and other.of is self.of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+
+def function_key(function: types.FunctionType) -> Hashable:
+    """Key of what a Python function does: of its code, globals, defaults and cells, by identity."""
+    named = (function.__kwdefaults__ or {}).items()
+    return (
+        function.__code__,
+        Same(function.__globals__),
+        tuple(map(Same, function.__defaults__ or ())),
+        tuple((name, Same(value)) for name, value in named),
+        tuple(map(Same, function.__closure__ or ())),
+    )
+
+
+def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> Hashable:
+    """Key of an argument: every constant by type and value, containers by structure.
+
+    ``leaf`` is asked first about anything that is not a plain constant (operand nodes, tensors).
+    Raises Unkeyable for a value of any other kind.
+    """
+    kind = type(value)
+    if kind in _BY_VALUE:
+        return (kind, value)
+    if kind is float or kind is complex:
+        return _number_key(value)
+    if leaf is not None and isinstance(value, (Node, torch.Tensor)):
+        return leaf(value)
+    if isinstance(value, _SYMBOLIC):
+        return symbol_key(value)
+    if isinstance(value, enum.Enum):
+        return (kind, object.__getattribute__(value, "_name_"))  # a class may have a `name` of its own
+    if isinstance(value, slice):
+        return (slice, *(constant_key(v, leaf) for v in (value.start, value.stop, value.step)))
+    if isinstance(value, range):
+        return (range, value.start, value.stop, value.step)
+    if isinstance(value, dict):
+        return (dict, *((constant_key(k), constant_key(v, leaf)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        # fx turns a list into its immutable one; a named tuple and torch.Size stay themselves.
+        base: type = list if isinstance(value, list) else kind
+        return (base, *(constant_key(v, leaf) for v in value))
+    if isinstance(value, _BY_OBJECT):
+        return ("is", value)
+    raise Unkeyable(f"a constant of type {kind.__module__}.{kind.__qualname__}")
+
+
+def symbol_key(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> Hashable:
+    """Key of a symbolic number: its expression.  Raises Unkeyable when it is unbacked."""
+    if free_unbacked_symbols(value):
+        raise Unkeyable(f"the unbacked symbolic value {value}")
+    return (type(value), value.node.expr)
+
+
+def _dimensions_key(dims: Any) -> tuple[Hashable, ...]:
+    for dim in dims:
+        if type(dim) is not int:
+            return tuple([dim if type(dim) is int else symbol_key(dim) for dim in dims])
+    return tuple(dims)
+
+
+def tensor_key(tensor: torch.Tensor) -> Hashable:
+    """Metadata of a tensor as far as a traced body can see it.
+
+    Raises Unkeyable for subclasses, tensors that torch.func.grad tracks, layouts other than
+    strided, quantized tensors and unbacked sizes.
+    """
+    if type(tensor) is not FakeTensor:
+        if torch._C._functorch.is_batchedtensor(tensor):
+            inner = torch._C._functorch.get_unwrapped(tensor)
+            level = torch._C._functorch.maybe_get_level(tensor)
+            return ("vmap", level, torch._C._functorch.maybe_get_bdim(tensor), tensor_key(inner))
+        raise Unkeyable(f"a tensor of class {type(tensor).__name__}")
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise Unkeyable(f"a tensor of layout {tensor.layout}")
+    if tensor.is_conj() or tensor.is_neg():
+        # Lazy bits: operators see to them, but no call of a region can be dispatched on such an operand.
+        raise Unkeyable("a tensor with the conj or neg bit")
+    return (
+        _dimensions_key(tensor.shape),
+        # A body is compiled for its operands' strides and offset (alignment).
+        _dimensions_key(tensor.stride()),
+        *_dimensions_key((tensor.storage_offset(),)),
+        tensor.dtype,
+        tensor.device,
+        # Decides what the joint graph of a body differentiates.
+        tensor.requires_grad,
+        tensor.is_inference(),
+    )
+
+
+def lifted_key(value: Any) -> Hashable | None:
+    """Key of an operand that is no constant of the graph because its class says so: an opaque type with hoist=True.
+
+    So an operator is declared to take the name of a layer, say, whatever it is. None for anything else.
+    """
+    kind = lifted_class(value)
+    return None if kind is None else ("lifted", kind)
+
+
+def node_storages(node: Node) -> list[int]:
+    """Identities of the storages that a node's value lives in (fake tensors share theirs)."""
+    return value_storages(node.meta.get("example_value"))
+
+
+def value_storages(value: object) -> list[int]:
+    """Identities of the storages that an example value lives in."""
+    if type(value) is FakeTensor and value.layout is torch.strided:  # most are
+        return [value.untyped_storage()._cdata]
+    found = []
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            while torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+                leaf = torch._C._functorch.get_unwrapped(leaf)
+            try:
+                found.append(leaf.untyped_storage()._cdata)
+            except (NotImplementedError, RuntimeError):  # sparse layouts have none of their own
+                found.append(id(leaf))
+    return found
+
+
+class NodeIdentity:
+    """Keys the nodes of one graph.  Valid for one pass: metadata is read once per value."""
+
+    def __init__(self) -> None:
+        # id(fake tensor) -> its key; the graph's metadata keeps each tensor alive meanwhile.
+        self._tensor_keys: dict[int, Hashable] = {}
+
+    def value_key(self, value: Any) -> Hashable:
+        """Key of an example value: a tensor, a symbolic number, something lifted, or a container of them."""
+        if isinstance(value, torch.Tensor):
+            found = self._tensor_keys.get(id(value))
+            if found is None:
+                found = self._tensor_keys[id(value)] = tensor_key(value)
+            return found
+        return lifted_key(value) or constant_key(value, self.value_key)
+
+    def _leaf_key(self, leaf: Any) -> Hashable:
+        if not isinstance(leaf, Node):
+            raise Unkeyable("a tensor constant")
+        if "example_value" not in leaf.meta:
+            raise Unkeyable(f"operand {leaf.name}, of which no value is known")
+        return ("operand", self.value_key(leaf.meta["example_value"]))
+
+    def key(self, node: Node, state: Hashable) -> Hashable:
+        """Key of a call node made under global state ``state``.  Raises Unkeyable."""
+        if "example_value" not in node.meta and node.users:
+            raise Unkeyable(f"the result of {node.name} is not known")
+        return (
+            node.op,
+            constant_key(node.target),
+            tuple(constant_key(a, self._leaf_key) for a in node.args),
+            # The order in which keywords are written means nothing.
+            tuple((k, constant_key(v, self._leaf_key)) for k, v in sorted(node.kwargs.items())),
+            self.value_key(node.meta.get("example_value")),
+            tuple((name, constant_key(node.meta[name])) for name in _MEANINGFUL_META if name in node.meta),
+            state,
+        )

@@ -1,0 +1,129 @@
+"""What became of each call of a region, and why: TRACED, REUSED or INLINED.
+
+Every call has exactly one outcome.  It is counted (``torch._dynamo.utils.counters["regions"]``),
+logged (``TORCH_LOGS=+hierarchical_compile``) and kept for ``torch_regions.report()``.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+
+import torch._logging
+
+
+log = torch._logging.getArtifactLogger(__name__, "hierarchical_compile")
+
+# Outcomes kept for the report; older ones are dropped.
+MAX_OUTCOMES_KEPT = 10_000
+
+
+class Outcome(enum.Enum):
+    """What became of one call of a region."""
+
+    TRACED = "traced"  # its operators were recorded, and outlined into a body
+    REUSED = "reused"  # an earlier call's body was stamped out
+    INLINED = "inlined"  # its operators stay in the graph around it
+
+
+class RegionInlineReason(enum.Enum):
+    """Why a call of a region stays flat.  The program is right either way."""
+
+    GRAPH_BREAK = "a graph break ended its trace"
+    RAISED = "it raised an exception"
+    NO_OPERATORS = "nothing that it computes is left in the graph"
+    INSIDE_HIGHER_ORDER_OP = "it is called inside the body of another higher order operator"
+    NO_LEGAL_OPERATORS = "none of its operators may be in a body"
+    NOT_REPEATED = "nobody asked for it, and no call was stamped out of it"
+    NOTHING_INSIDE_BOUNDARY = "nothing is left of it between the values that may not cross a boundary"
+    FAILED = "tracing or outlining it failed"
+
+
+class ReuseMissReason(enum.Enum):
+    """Why a call of a region is traced although the region was traced before."""
+
+    # Why no later call can be stamped out of this one, or why this one can be of none.
+    UNSUPPORTED_ARGUMENT = "an argument is of a kind that is not compared"
+    UNSUPPORTED_RESULT = "its result is of a kind that is not rebuilt"
+    UNSUPPORTED_GUARD = "tracing it made a guard that is not transported"
+    UNSUPPORTED_VALUE = "it looks at a value of a kind that is not compared in full"
+    UNSUPPORTED_SOURCE = "it reached a value in a way that is not followed"
+    RUNS_CODE = "only code of the program can tell what it looked at"
+    UNKNOWN_CAPTURE = "it uses a value of the frame that no argument leads to"
+    SIDE_EFFECT = "it changes something outside of it"
+    WRITES_A_TENSOR = "it writes to a tensor of the caller's"
+    CHANGES_GLOBAL_STATE = "it leaves another global state behind than it found"
+    READS_PENDING_STATE = "it reads something that the frame has changed"
+    RESULT_SHARES_MEMORY = "a result shares memory with something outside of it"
+    UNBACKED_SYMBOL = "it makes a size that depends on data"
+    INSIDE_HIGHER_ORDER_OP = "it is called inside the body of a higher order operator"
+    EXPORTED = "what is exported has its weights as attributes, each registered once"
+    INSIDE_TRANSFORM = "it is called inside vmap or another function transform"
+    INDEX_NOT_ALONE = "it finds an element by an index and also by another way"
+    SYMBOLIC_NUMBER = "it reads a number behind an argument that Dynamo treats as symbolic"
+    # Why no earlier call matches.
+    ARGUMENTS_DIFFER = "no earlier call had such arguments"
+    NO_SOURCE = "something behind an argument was read, and this argument is computed in the frame"
+    GUARD_FAILS = "an earlier call read something that is different here"
+    OBJECT_DIFFERS = "an object has other attributes or hooks than the earlier call's"
+    ALIASING_DIFFERS = "other things are the same object than in the earlier call"
+    CAPTURE_DIFFERS = "a captured tensor has other metadata than the earlier call's"
+
+
+class CannotReuse(Exception):
+    """A call that no body can stand for, or that no later call can be stamped out of: why, and what."""
+
+    def __init__(self, reason: ReuseMissReason, detail: str = "") -> None:
+        super().__init__(reason.value, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclasses.dataclass(frozen=True)
+class CallOutcome:
+    """One call of a region: of which function, from where, what became of it."""
+
+    function: str
+    caller: str  # file:line
+    outcome: Outcome
+    reason: RegionInlineReason | None = None
+    detail: str = ""
+    miss: ReuseMissReason | None = None
+    # Whether nobody asked for the region.
+    automatic: bool = False
+
+
+_kept: collections.deque[CallOutcome] = collections.deque(maxlen=MAX_OUTCOMES_KEPT)
+
+
+def record(call: CallOutcome) -> None:
+    """Counts, logs and keeps the outcome of a call."""
+    from torch._dynamo.utils import counters
+
+    counters["regions"][call.outcome.value] += 1
+    if call.automatic:
+        counters["regions"][f"automatic: {call.outcome.value}"] += 1
+    if call.reason is not None:
+        counters["regions"][f"inlined: {call.reason.value}"] += 1
+    if call.miss is not None:
+        counters["regions"][f"not reused: {call.miss.value}"] += 1
+    log.debug(
+        "%s called from %s: %s%s%s",
+        call.function,
+        call.caller,
+        call.outcome.name,
+        f", {call.reason.value}" if call.reason else "",
+        f" ({call.detail})" if call.detail else "",
+    )
+    _kept.append(call)
+
+
+def outcomes() -> list[CallOutcome]:
+    """The latest outcomes, oldest first, at most ``MAX_OUTCOMES_KEPT``."""
+    return list(_kept)
+
+
+def forget_outcomes() -> None:
+    """Drops all outcomes that are kept."""
+    _kept.clear()

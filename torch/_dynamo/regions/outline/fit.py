@@ -1,0 +1,104 @@
+"""Fits runs of equal keys to the rules of the boundary: what of them can share a body.
+
+``Fitter.settle`` takes runs whose nodes are equal in keys.  It groups them by wiring, leaves out
+the nodes that break a rule of Note [What may cross the boundary] (graph_view.py), and repeats
+with the runs between them.  What comes out can be outlined; its ``Benefit`` says what is worth it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from typing import Protocol
+
+from torch._dynamo.regions.outline.graph_view import GraphView
+from torch._dynamo.regions.outline.repeats import CALL_COST, MIN_NODES_SAVED, Repeat, is_worth_it
+
+
+# How often a run is split at nodes that break a boundary rule before the rest is left flat.
+MAX_SPLITS = 12
+
+
+class Benefit(Protocol):
+    """What makes a group of runs worth a body."""
+
+    least_calls: int
+
+    def of_runs(self, length: int, calls: int) -> bool:
+        """Whether so many runs of so many nodes may pay, whatever crosses their boundary."""
+
+    def of_group(self, length: int, calls: int, results: int) -> bool:
+        """Whether they pay, given how many values a call returns."""
+
+
+class RepeatBenefit:
+    """For repeats that were found: what the backend is spared must outweigh the calls."""
+
+    least_calls = 2
+
+    def __init__(self, least_saved: int = MIN_NODES_SAVED) -> None:
+        self.least_saved = least_saved
+
+    def of_runs(self, length: int, calls: int) -> bool:
+        return is_worth_it(length, calls, least_saved=self.least_saved)
+
+    def of_group(self, length: int, calls: int, results: int) -> bool:
+        return is_worth_it(length, calls, CALL_COST - 1 + results, self.least_saved)
+
+
+class Fitter:
+    """Fits the runs of one graph."""
+
+    def __init__(self, view: GraphView, benefit: Benefit) -> None:
+        self.view = view
+        self.benefit = benefit
+
+    def settle(self, repeat: Repeat) -> list[Repeat]:
+        """Splits runs until one body serves all runs of a group and no boundary rule is broken."""
+        settled: list[Repeat] = []
+        work = [(repeat, 0)]
+        while work:
+            run, splits = work.pop()
+            if splits > MAX_SPLITS or not self.benefit.of_runs(run.length, len(run.starts)):
+                continue
+            by_wiring: dict[Hashable, list[int]] = defaultdict(list)
+            for s in run.starts:
+                by_wiring[self.view.signature(s, s + run.length)].append(s)
+            groups = [tuple(members) for members in by_wiring.values() if len(members) >= self.benefit.least_calls]
+            if not groups:
+                half = run.length // 2
+                work.append((Repeat(half, run.starts), splits + 1))
+                second = tuple(s + half for s in run.starts)
+                work.append((Repeat(run.length - half, second), splits + 1))
+            for starts in groups:
+                group = Repeat(run.length, starts)
+                if broken := self._broken_places(group):
+                    work += [(part, splits + 1) for part in _split(group, broken)]
+                elif self._pays(group):
+                    settled.append(group)
+        return settled
+
+    def _results(self, group: Repeat) -> set[int]:
+        """Places whose values any run of the group needs outside."""
+        return {i - s for s in group.starts for i in self.view.outputs(s, s + group.length)}
+
+    def _broken_places(self, group: Repeat) -> set[int]:
+        results = self._results(group)
+        return {i - s for s in group.starts for i in self.view.offences(s, s + group.length, results)}
+
+    def _pays(self, group: Repeat) -> bool:
+        results = len(self._results(group))
+        # A body without operands is a constant, one without results computes nothing.
+        has_inputs = bool(self.view.inputs(group.starts[0], group.starts[0] + group.length))
+        return has_inputs and results > 0 and self.benefit.of_group(group.length, len(group.starts), results)
+
+
+def _split(group: Repeat, broken: Iterable[int]) -> list[Repeat]:
+    """The runs between the places in ``broken``, which stay outside."""
+    parts = []
+    begin = 0
+    for place in (*sorted(broken), group.length):
+        if place > begin:
+            parts.append(Repeat(place - begin, tuple(s + begin for s in group.starts)))
+        begin = place + 1
+    return parts

@@ -1,0 +1,371 @@
+"""What crosses the boundary of a region, and whether it may.
+
+Note [Regions are intervals of program order]
+A region is a run of consecutive operators in the order in which Dynamo recorded them.  That
+order is a linear extension of *every* order that matters: data, writes before and after reads,
+random numbers, autocast and grad mode, effects.  Replacing disjoint runs of a linear order by
+one call each, in place, leaves a linear order.  So regions are convex by construction, no cycle
+can arise, and nothing outside a region moves past anything else: there is no dependency edge to
+find, and none to forget.  Nodes that may not be in a region end one; they are never passed over.
+
+Note [What may cross the boundary]
+The body becomes an invoke_subgraph call.  Its operands are tensors and symbolic ints, its results
+fresh tensors, and autograd sees it as one function.  Hence, for a run of nodes [start, end):
+
+1. An operand is a tensor or an int.  A getitem of an outside tuple stays outside.
+2. A result is a tensor that shares its storage neither with an operand nor with another result.
+   It is no view if the graph returns its storage: where flat AOTAutograd makes a tensor of its own
+   of a lone view, it would hand the user the body's view.
+3. What belongs together is inside as a whole, or outside (a ``Span``).  A storage that is written
+   is a span from its first node to its last write; after that it may be read from anywhere.  (So a
+   fake tensor's metadata, read at the end of tracing, is the metadata that every node of the body
+   saw.)  A vmap is a span from where its level is pushed to where it is popped.  The exception is
+   what Note [A region may write to an input] allows.
+4. A result that requires grad reaches the backward: autograd would feed zeros to a result whose
+   gradient is otherwise undefined, and zero times infinity is not nothing.
+
+``GraphView.offences`` names the nodes that break a rule; the finder splits the run at them.
+
+Note [A region may write to an input]
+The keys and values of a layer are written in the middle of it: were their whole life a span, it would
+begin before the graph does, and no layer could be a region.  Where the frame begins without grad mode,
+AOTAutograd knows what to do with a call that writes to an operand, and Inductor does it in place.  So an
+input of the graph is *open* when nothing but its elements is ever written, by operators that say so, and
+it is no part of the autograd graph.  A region may hold any of what touches it, if the input itself is the
+only operand of the region in that memory: in a body, two operands are two memories.  AOTAutograd knows no
+such call in a body that is called, and no call in a body that writes, nor there an operator of the user's
+that writes to anything.  So writes are kept out of a region in which the program marks others or has such
+an operator, and a body that writes is not searched for calls.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable
+
+import torch
+import torch.fx
+from torch._dynamo.regions.keys import lifted_key, node_storages
+from torch._dynamo.regions.outline.symbols import with_symbols
+from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.operator_facts import is_users_operator, writes_memory_only
+from torch.utils._pytree import tree_leaves
+
+
+Node = torch.fx.Node
+
+# Ops that are no operators: inputs and attributes of the graph.
+INVISIBLE_OPS = frozenset({"placeholder", "get_attr", "output"})
+
+_NOWHERE = -1
+
+
+def inputs_of(region: list[Node]) -> list[Node]:
+    """Values that a region takes from outside, by first use, each behind its symbols.
+
+    See Note [A body is given its symbols].
+    """
+    inside = set(region)
+    operands: dict[Node, None] = {}
+
+    def visit(operand: Node) -> Node:
+        if operand not in inside:
+            operands[operand] = None
+        return operand
+
+    for node in region:
+        torch.fx.map_arg((node.args, node.kwargs), visit)
+    return with_symbols(list(operands), region)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether all that can be written to a value are its elements, and no gradient is to know."""
+    return type(value) is FakeTensor and value.layout is torch.strided and not value.requires_grad
+
+
+@dataclasses.dataclass
+class Span:
+    """Program positions that a region holds as a whole: ``members``, from ``first`` to ``last``.
+
+    ``first`` is negative when the span begins before the graph does, so that no region can.
+    """
+
+    first: int
+    last: int
+    members: list[int]
+
+
+class GraphView:
+    """The operators of a graph in program order, and what each reads, makes and keeps alive."""
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        written_by: Callable[[Node], Iterable[Node]],
+        wanted: Iterable[Node] = (),
+        writes_cross: bool = False,
+        closed: Iterable[Node] = (),
+    ) -> None:
+        """``written_by(node)`` gives the operands that a node writes to.
+
+        ``wanted``: nodes whose values are results of every region with them, used or not.
+        ``writes_cross``: whether a region may write to inputs, see the Note above; not to those that ``closed`` touch.
+        """
+        self.nodes: list[Node] = [n for n in graph.nodes if n.op not in INVISIBLE_OPS]
+        # node -> its position; inputs and attributes of the graph have negative numbers.
+        self.position: dict[Node, int] = {n: i for i, n in enumerate(self.nodes)}
+        self._outside: list[Node] = [n for n in graph.nodes if n.op in INVISIBLE_OPS]
+        for k, node in enumerate(self._outside):
+            self.position[node] = -1 - k
+        n = len(self.nodes)
+        # position -> positions of the operands, in the order of args and kwargs.
+        self.operands: list[list[int]] = [self._operand_positions(node) for node in self.nodes]
+        # position -> last position that uses its value; n when the graph returns it.
+        self.last_use: list[int] = [
+            max((self.position[u] if u.op != "output" else n for u in node.users), default=_NOWHERE)
+            for node in self.nodes
+        ]
+        self.storages: list[list[int]] = [node_storages(node) for node in self.nodes]
+        self._outside_storages: list[list[int]] = [node_storages(node) for node in self._outside]
+        # position -> positions of the operands that the node there writes to, if any.
+        self.writes: dict[int, list[int]] = {}
+        for i, node in enumerate(self.nodes):
+            if written := [self.position[operand] for operand in written_by(node)]:
+                self.writes[i] = written
+        # Storages of inputs that a region may write to.
+        self.open = self._open_storages(closed) if writes_cross else frozenset()
+        self.spans = [*self._written_spans(), *self._vmap_spans()]
+        # position -> first and last position that a region with this node must hold.
+        self._must_hold: dict[int, tuple[int, int]] = {}
+        for span in self.spans:
+            for i in span.members:
+                first, last = self._must_hold.get(i, (i, i))
+                self._must_hold[i] = min(first, span.first), max(last, span.last)
+        # Storages that the graph returns.
+        self._returned = {
+            storage
+            for node in self._outside
+            if node.op == "output"
+            for operand in node.all_input_nodes
+            for storage in self.storages_at(self.position[operand])
+        }
+        self.live_width = self._live_widths()
+        self.needs_grad = [self._requires_grad(node) for node in self.nodes]
+        self.reaches_backward = self._reaching_backward()
+        self._wanted = {self.position[node] for node in wanted}
+
+    def is_in_span(self, position: int) -> bool:
+        """Whether the node belongs to a whole, like the life of a written value."""
+        return position in self._must_hold
+
+    def node_at(self, position: int) -> Node:
+        return self.nodes[position] if position >= 0 else self._outside[-1 - position]
+
+    def storages_at(self, position: int) -> list[int]:
+        return self.storages[position] if position >= 0 else self._outside_storages[-1 - position]
+
+    def _operand_positions(self, node: Node) -> list[int]:
+        found: list[int] = []
+        torch.fx.map_arg((node.args, node.kwargs), lambda a: found.append(self.position[a]))
+        return found
+
+    def written_at(self, position: int) -> set[int]:
+        """Storages that the node at ``position`` writes to."""
+        return {s for operand in self.writes.get(position, ()) for s in self.storages_at(operand)}
+
+    def _open_storages(self, closed: Iterable[Node]) -> frozenset[int]:
+        """See Note [A region may write to an input]."""
+        written = {s for i in self.writes for s in self.written_at(i)}
+        for node in closed if written else ():
+            written -= self.touched(self.position[node])
+        holders: dict[int, list[Node]] = {s: [] for s in written}
+        for node in self._outside if written else ():
+            for s in written.intersection(self.storages_at(self.position[node])):
+                if node.op != "output":
+                    holders[s].append(node)
+        alone = {s for s, nodes in holders.items() if len(nodes) == 1 and nodes[0].op == "placeholder"}
+        for position in range(-len(self._outside), len(self.nodes) if alone else 0):
+            own = alone.intersection(self.storages_at(position))
+            if own and not _is_plain(self.node_at(position).meta.get("example_value")):
+                alone -= own
+        for i in self.writes if alone else ():
+            if not writes_memory_only(self.nodes[i]) or is_users_operator(self.nodes[i]):
+                alone -= self.written_at(i)
+        return frozenset(alone)
+
+    def _written_spans(self) -> list[Span]:
+        """For each storage that is written, and not open: from where it is first seen to its last write."""
+        spans: dict[int, Span] = {}
+        for i in self.writes:
+            for storage in self.written_at(i) - self.open:
+                spans.setdefault(storage, Span(len(self.nodes), i, [])).last = i
+        if not spans:
+            return []
+        for position in range(-len(self._outside), 0):
+            for storage in self.storages_at(position):
+                if storage in spans:
+                    spans[storage].first = -1
+        for position in range(len(self.nodes)):
+            for storage in self.touched(position) & spans.keys():
+                span = spans[storage]
+                if position <= span.last:
+                    span.first = min(span.first, position)
+                    span.members.append(position)
+        return list(spans.values())
+
+    def _vmap_spans(self) -> list[Span]:
+        """For each outermost vmap: from the push of its level to the pop."""
+        spans: list[Span] = []
+        depth = 0
+        for i, node in enumerate(self.nodes):
+            if node.target is _vmap_increment_nesting:
+                if depth == 0:
+                    spans.append(Span(i, len(self.nodes), []))
+                depth += 1
+            if depth:
+                spans[-1].members.append(i)
+            if node.target is _vmap_decrement_nesting:
+                depth -= 1
+                if depth == 0:
+                    spans[-1].last = i
+        return spans
+
+    def _live_widths(self) -> list[int]:
+        """width[i]: how many values made before position i are used at i or later."""
+        change = [0] * (len(self.nodes) + 2)
+        for i, last in enumerate(self.last_use):
+            if last > i:
+                change[i + 1] += 1
+                change[last + 1] -= 1
+        width, now = [], 0
+        for i in range(len(self.nodes) + 1):
+            now += change[i]
+            width.append(now)
+        return width
+
+    @staticmethod
+    def _requires_grad(node: Node) -> bool:
+        value = node.meta.get("example_value")
+        leaves = [value] if isinstance(value, torch.Tensor) else tree_leaves(value)
+        return any(isinstance(v, torch.Tensor) and v.requires_grad for v in leaves)
+
+    def _reaching_backward(self) -> list[bool]:
+        """position -> whether a gradient can come back to its value."""
+        n = len(self.nodes)
+        reaching = [last == n for last in self.last_use]
+        # Written storages that a node with a gradient reads later, and those of the graph's inputs.
+        read_later = {s for k in range(-len(self._outside), 0) for s in self.storages_at(k)}
+        for i in range(n - 1, -1, -1):
+            if reaching[i] and self.needs_grad[i]:
+                read_later.update(self.touched(i) if self.spans else ())
+            elif not any(read_later.intersection(self.storages_at(w)) for w in self.writes.get(i, ())):
+                continue
+            for operand in self.operands[i]:
+                if operand >= 0:
+                    reaching[operand] = True
+        return reaching
+
+    def outputs(self, start: int, end: int) -> list[int]:
+        """Positions in [start, end) whose values are used at ``end`` or later."""
+        last_use = self.last_use
+        return [i for i in range(start, end) if last_use[i] >= end or i in self._wanted]
+
+    def inputs(self, start: int, end: int) -> list[int]:
+        """Positions of the values used in [start, end) and made elsewhere, by first use."""
+        found: dict[int, None] = {}
+        for i in range(start, end):
+            for operand in self.operands[i]:
+                if operand < start:
+                    found[operand] = None
+        return list(found)
+
+    def signature(self, start: int, end: int) -> Hashable:
+        """The wiring of [start, end): equal for two runs of equal keys iff one body serves both.
+
+        - each operand: a node of the run (by place) or an input (by order of first use). Without
+          it f(a, a) and f(a, b) would share a body.
+        - which inputs share a storage. A body may not assume more about its operands than holds.
+        - which values are used outside and must have a gradient (see the Note above, 4).
+        """
+        number: dict[int, int] = {}
+        wiring: list[int] = []
+        for i in range(start, end):
+            for operand in self.operands[i]:
+                if operand >= start:
+                    wiring.append(operand - start)
+                else:
+                    wiring.append(-1 - number.setdefault(operand, len(number)))
+        shared: dict[int, int] = {}
+        aliases = tuple(
+            tuple(shared.setdefault(s, len(shared)) for s in self.storages_at(operand)) for operand in number
+        )
+        grads = tuple(i - start for i in self.outputs(start, end) if self.needs_grad[i])
+        return tuple(wiring), aliases, grads
+
+    def offences(self, start: int, end: int, results: Iterable[int]) -> set[int]:
+        """Positions in [start, end) that break a rule of Note [What may cross the boundary].
+
+        ``results`` are the places (from ``start``) that the body returns: those used outside in
+        this run, or in any run that is to share the body.
+        """
+        broken: set[int] = set()
+        taken: set[int] = set()
+        for operand in self.inputs(start, end):
+            value = self.node_at(operand).meta.get("example_value")
+            plain = isinstance(value, (torch.Tensor, int, torch.SymInt)) and not isinstance(value, bool)
+            if not plain and lifted_key(value) is None:
+                broken.update(i for i in range(start, end) if operand in self.operands[i])
+            taken.update(self.storages_at(operand))
+        for i in range(start, end):
+            first, last = self._must_hold.get(i, (i, i))
+            if first < start or last >= end:
+                broken.add(i)
+        broken |= self._written_elsewhere(start, end)
+        for place in sorted(results):
+            i = start + place
+            value = self.nodes[i].meta.get("example_value")
+            lost = self.needs_grad[i] and not self.reaches_backward[i]
+            lost = lost or self._is_returned_view(i)
+            if lost or not isinstance(value, torch.Tensor) or taken.intersection(self.storages[i]):
+                broken.add(i)
+            taken.update(self.storages[i])
+        return broken
+
+    def _written_elsewhere(self, start: int, end: int) -> set[int]:
+        """Positions in [start, end) that touch an open storage which is written there, but not as one operand."""
+        writers = [i for i in range(start, end) if i in self.writes]
+        broken = {s for i in writers for s in self.written_at(i) & self.open}
+        if broken and not any(is_users_operator(self.nodes[i]) for i in writers):
+            broken -= self.held_alone(self.inputs(start, end))
+        if not broken:
+            return broken
+        return {i for i in range(start, end) if broken & self.touched(i)}
+
+    def held_alone(self, operands: Iterable[int]) -> set[int]:
+        """Open storages that are in one of ``operands`` only, which is the input itself."""
+        values = set(operands)
+        holders = collections.Counter(s for operand in values for s in self.storages_at(operand))
+        inputs = {s for operand in values if operand < 0 for s in self.storages_at(operand)}
+        return {s for s in inputs & self.open if holders[s] == 1}
+
+    def _is_returned_view(self, position: int) -> bool:
+        own = self._returned.intersection(self.storages[position])
+        sources = list(self.operands[position])
+        while sources:
+            operand = sources.pop()
+            if own.isdisjoint(self.storages_at(operand)):
+                continue
+            if operand < 0 or isinstance(self.node_at(operand).meta.get("example_value"), torch.Tensor):
+                return True
+            # A tuple holds what its operator made: new tensors, or views of the operator's operands.
+            sources += self.operands[operand]
+        return False
+
+    def touched(self, position: int) -> set[int]:
+        """Storages of the value and of the operands of the node at ``position``."""
+        found = set(self.storages[position])
+        for operand in self.operands[position]:
+            found.update(self.storages_at(operand))
+        return found

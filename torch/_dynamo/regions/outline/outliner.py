@@ -1,0 +1,230 @@
+"""Outlines identical regions of a graph: each becomes a call of a body that they share.
+
+Precondition: the regions are disjoint runs of program order, equal in keys and wiring, and nothing
+crosses a boundary that may not (see the Notes in graph_view.py).
+Postcondition: the graph computes the same; every region is one ``invoke_subgraph`` call in the
+place of its last node; no other node has moved.
+
+With ``torch._dynamo.config.graph_deduplication_lint`` every one of these conditions is recomputed
+from scratch before and after each replacement, and a violation raises ``RegionInvariantError``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._dynamo import config
+from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
+from torch._dynamo.regions.outline.graph_view import inputs_of
+from torch._dynamo.regions.outline.names import GivenNames, name_outside
+from torch._dynamo.regions.outline.symbols import taken_as
+from torch._higher_order_ops.region_metadata import OUTLINED
+
+
+class RegionInvariantError(AssertionError):
+    """A pre- or postcondition of outlining does not hold; raised under lint only."""
+
+
+class Outliner:
+    """Replaces groups of identical regions by calls, and installs their bodies in a frame's output."""
+
+    def __init__(
+        self,
+        tracker: GraphRegionTracker,
+        install: Callable[[str, torch.fx.GraphModule], str],
+        inside: dict[Node, str] | None = None,
+    ) -> None:
+        """``install(name, body)`` adds a body to the frame's output, and returns the name that it is given.
+
+        ``inside``: what a region calls its nodes, if that is known.
+        """
+        self.tracker = tracker
+        self._install = install
+        self.inside = {} if inside is None else inside
+        # name under which a body is installed -> the body
+        self.bodies: dict[str, torch.fx.GraphModule] = {}
+        # key of a node -> its integer, for all graphs of the frame.
+        self.numbers: dict[Hashable, int] = {}
+        # what a body is, with the places that it returns and how deep it is called -> its name.
+        self.names: dict[Hashable, str] = {}
+        # result of a call -> what the program calls it.
+        self.given: GivenNames = {}
+
+    def check(self, graph: torch.fx.Graph, group: list[Region], places: list[int], body: torch.fx.Graph) -> None:
+        """Under lint: whether calls of ``body``, which returns ``places``, may replace ``group``."""
+        if config.graph_deduplication_lint:
+            _check_regions(graph, self.tracker, group, places)
+            for region in group:
+                _check_body(body, region, inputs_of(region), places)
+
+    def install(self, whole: Hashable, body: torch.fx.Graph, written: list[int], options: Any = None) -> str:
+        """Installs the body that ``whole`` means, which may call others that are installed; returns its name.
+
+        ``written``: places of the operands that it writes to.
+        """
+        called = {str(n.target): self.bodies[str(n.target)] for n in body.find_nodes(op="get_attr")}
+        module = torch.fx.GraphModule(called, body)
+        module.meta[OUTLINED] = tuple(written)
+        if options is not None:
+            module.meta["nested_region_config"] = options
+        name = self.names[whole] = self._install("subgraph", module)
+        self.bodies[name] = module
+        return name
+
+    def replace(
+        self,
+        graph: torch.fx.Graph,
+        group: list[Region],
+        places: list[int],
+        name: str,
+        options: Any = None,
+        called_at: Sequence[str | None] = (),
+    ) -> None:
+        """Replaces the regions of ``group`` by calls of the body ``name``, which returns ``places``.
+
+        ``called_at``: for regions that the program calls, the stack trace of each call.
+        """
+        body = None
+        if not called_at:  # one node that stands for the body, as in stock
+            with graph.inserting_before():
+                body = graph.get_attr(name)
+        for region, stack_trace in itertools.zip_longest(group, called_at):
+            self._replace(graph, region, places, name, call_meta(region[-1], options, stack_trace), body)
+            if config.graph_deduplication_lint:
+                graph.lint()
+
+    def _replace(
+        self,
+        graph: torch.fx.Graph,
+        region: Region,
+        places: list[int],
+        name: str,
+        meta: dict[str, Any],
+        body: Node | None,
+    ) -> None:
+        """Puts a call of a body in the place of a region's last node, and erases the region."""
+        results = [region[place] for place in places]
+        with graph.inserting_before(region[-1].next):
+            metas = [dict(r.meta) for r in results]
+            named = [name_outside(result, self.inside) for result in results] if body is None else []
+            outside = self.call(graph, name, inputs_of(region), metas, meta, named, body)
+        for result, outer in zip(results, outside, strict=True):
+            result.replace_all_uses_with(outer, delete_user_cb=_not_in(region))
+        for node in reversed(region):
+            graph.erase_node(node)
+
+    def call(
+        self,
+        graph: torch.fx.Graph,
+        name: str,
+        operands: list[Node],
+        result_metas: list[dict[str, Any]],
+        meta: dict[str, Any],
+        named: Sequence[str | None] = (),
+        body: Node | None = None,
+    ) -> list[Node]:
+        """Emits a call of the body ``name`` where ``graph`` inserts; returns a node for each result.
+
+        ``named``: what the program calls the results.  ``body`` is the node that stands for the body, if there is one.
+        """
+        if body is None:
+            body = graph.get_attr(name)
+            body.meta = {k: v for k, v in meta.items() if k == "stack_trace"}
+        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *operands))
+        call.meta = {**meta, "example_value": tuple(m["example_value"] for m in result_metas)}
+        for place in self.bodies[name].meta[OUTLINED]:
+            self.tracker.add_node_mutation(call, 1 + place)  # the body comes before the operands
+        results = []
+        for k, (result_meta, given) in enumerate(itertools.zip_longest(result_metas, named)):
+            results.append(graph.call_function(operator.getitem, (call, k)))
+            results[-1].meta = result_meta
+            if "stack_trace" in meta:
+                result_meta["stack_trace"] = meta["stack_trace"]
+            if named:
+                self.given[results[-1]] = given
+        return results
+
+
+def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[int]:
+    """Places in a region whose values are used outside it, in any region of the group, or are in ``also``."""
+    places: set[int] = set()
+    for region in group:
+        inside = set(region)
+        places.update(i for i, n in enumerate(region) if n in also or not inside.issuperset(n.users))
+    return sorted(places)
+
+
+def make_body(region: Region, places: list[int], called: bool = False) -> tuple[torch.fx.Graph, dict[Node, Node]]:
+    """The graph of a region: its inputs in, the values at ``places`` out, as a tuple.
+
+    Inputs have the names that stock gives them: their own in the body of a region that the program calls, else numbers.
+
+    Also returns which node of the body stands for which of the region and its inputs.
+    """
+    body = torch.fx.Graph()
+    copy: dict[Node, Node] = {}
+    for k, outer in enumerate(inputs_of(region)):
+        copy[outer] = body.placeholder(outer.name if called else f"arg{k}")
+        if "example_value" in outer.meta:
+            copy[outer].meta["example_value"] = outer.meta["example_value"]
+    for node in region:
+        copy[node] = body.node_copy(node, lambda operand: copy.get(operand) or copy[taken_as(operand)])
+    body.output(tuple(copy[region[place]] for place in places))
+    return body, copy
+
+
+def call_meta(last: Node, options: Any, stack_trace: str | None = None) -> dict[str, Any]:
+    """What is noted at a call of a region whose last node is ``last``, besides its value.
+
+    ``stack_trace`` is that of the program's call; a region that was found is not called, and has its last node's.
+    """
+    meta = {k: v for k, v in last.meta.items() if k in ("stack_trace", "creation_timestamp")}
+    if stack_trace is not None:
+        meta["stack_trace"] = stack_trace
+    if options is not None:
+        meta["custom"] = {"nested_region_config": options}
+    return meta
+
+
+def _not_in(region: Region) -> Callable[[Node], bool]:
+    inside = set(region)
+    return lambda user: user not in inside
+
+
+def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: list[Region], places: list[int]) -> None:
+    """Recomputes the preconditions of outlining ``group`` from the graph as it now is."""
+    view = tracker.view(graph)
+    signatures = set()
+    for region in group:
+        start = view.position[region[0]]
+        end = start + len(region)
+        if view.nodes[start:end] != region:
+            raise RegionInvariantError(f"region {region} is not a run of program order")
+        if broken := view.offences(start, end, places):
+            names = [view.nodes[i].name for i in sorted(broken)]
+            raise RegionInvariantError(f"{names} may not cross the boundary of region {region}")
+        signatures.add(view.signature(start, end))
+    if len(signatures) != 1:
+        raise RegionInvariantError(f"regions {group} differ in wiring")
+
+
+def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], places: list[int]) -> None:
+    """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node."""
+    stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
+    inner = [n for n in body.nodes if n.op not in ("placeholder", "output")]
+    inside = set(region)
+    for ours, theirs in zip(inner, region, strict=True):
+        mapped = torch.fx.map_arg((ours.args, ours.kwargs), stand_in.__getitem__)
+        wanted = torch.fx.map_arg((theirs.args, theirs.kwargs), lambda n: n if n in inside else taken_as(n))
+        same = (ours.op, ours.target) == (theirs.op, theirs.target)
+        if not same or repr(mapped) != repr(wanted):
+            raise RegionInvariantError(f"{ours.format_node()} stands for {theirs.format_node()}")
+        stand_in[ours] = theirs
+    returned = [stand_in[n] for n in body.output_node().args[0]]  # type: ignore[union-attr]
+    if returned != [region[place] for place in places]:
+        raise RegionInvariantError(f"the body returns {returned}, wanted {places} of {region}")

@@ -1,0 +1,267 @@
+"""What becomes of stamped calls at the end of a frame, and of those that cannot stay calls: their operators again.
+
+While the frame is traced a stamped call names no body: the body is what becomes of the traced call's operators at the
+end of the frame (calls.py).  If they become several bodies, or none, the stamp becomes the same sequence of calls and
+operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch._dynamo.regions.frame import Node, RegionCall, StampedCall
+from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
+from torch._dynamo.regions.outline.names import given_name
+from torch._dynamo.regions.outline.outliner import Outliner, call_meta
+from torch._dynamo.regions.outline.symbols import is_symbol
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.graph_region_tracker import GraphRegionTracker
+
+
+def wanted_by_stamps(call: RegionCall) -> set[Node]:
+    """Nodes of a traced call whose values its stamps' results are used for."""
+    return {node for stamp in call.stamps for node, result in stamp.results.items() if result.users}
+
+
+def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: list[RegionCall]) -> list[RegionCall]:
+    """Puts back the stamps that cannot share a body with the traced call; returns the calls that came of it.
+
+    A body returns the same values from every call, and each of them that requires grad must reach
+    the backward (see Note [What may cross the boundary], 4). So stamps of which other results are
+    used become calls of their own, the first of each kind with the others as its stamps. So do stamps
+    inside a traced call: a body's own inner calls are cut out of it like any other.
+    """
+    stamped = [(call, stamp) for call in _with_inner(calls) for stamp in call.stamps]
+    if not stamped:
+        return []
+    # In program order: what is inside a traced call comes before the stamps of that call.
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    top = set(map(id, calls))
+    made = []
+    for call, stamp in sorted(stamped, key=lambda pair: place[pair[1].node]):
+        if stamp.outer is not None:
+            _into_outer(tracker, graph, call, stamp)
+        elif id(call) not in top:
+            call.stamps.remove(stamp)
+            made.append(_as_call(tracker, graph, call, stamp))
+    view = tracker.view(graph)
+    for call in calls:
+        inside = set(call.nodes)
+        own = _live(view, {n: n for n in call.nodes if not n._erased and not inside.issuperset(n.users)})
+        kinds: dict[frozenset[Node] | None, list[StampedCall]] = {}
+        for stamp in call.stamps:
+            # What it takes or returns is written, and may not be here: the operators that touch it must be seen.
+            at = view.position[stamp.node]
+            hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
+            kinds.setdefault(None if hidden else _live(view, stamp.results), []).append(stamp)
+        call.stamps = kinds.pop(own, []) if own is not None else []
+        for live, stamps in kinds.items():
+            while stamps:
+                new = _as_call(tracker, graph, call, stamps.pop(0))
+                made.append(new)
+                if live is not None:
+                    new.stamps, stamps = [_of(new, stamp) for stamp in stamps], []
+    return made
+
+
+def _live(view: GraphView, results: dict[Node, Node]) -> frozenset[Node] | None:
+    """The keys of ``results`` whose values are used; None when one is used, but not for its gradient."""
+    used = {node: view.position[result] for node, result in results.items() if result.users}
+    if any(p >= 0 and view.needs_grad[p] and not view.reaches_backward[p] for p in used.values()):
+        return None
+    return frozenset(used)
+
+
+def _with_inner(calls: Iterable[RegionCall]) -> list[RegionCall]:
+    found = []
+    for call in calls:
+        found += [call, *_with_inner(call.inner)]
+    return found
+
+
+def _into_outer(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCall, stamp: StampedCall) -> None:
+    """Makes a stamp inside a traced call an inner call of that one."""
+    call.stamps.remove(stamp)
+    outer = stamp.outer
+    new = _as_call(tracker, graph, call, stamp)
+    gone = {stamp.node, *stamp.results.values()}
+    becomes = {result: new.came_from[node] for node, result in stamp.results.items()}
+    if outer is not None:
+        outer.inner.append(new)
+    while outer is not None:
+        outer.nodes = _replaced(outer.nodes, stamp.node, gone, new.nodes)
+        for other in outer.stamps:
+            other.results = {becomes.get(node, node): result for node, result in other.results.items()}
+        outer = outer.outer
+
+
+def _replaced(nodes: list[Node], at: Node, gone: set[Node], new: list[Node]) -> list[Node]:
+    found: list[Node] = []
+    for node in nodes:
+        if node is at:
+            found += new
+        elif node not in gone:
+            found.append(node)
+    return found
+
+
+def _as_call(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCall, stamp: StampedCall) -> RegionCall:
+    """Puts a stamp back as a call of its own."""
+    stack_trace = stamp.node.stack_trace
+    came_from = put_back(graph, tracker, call, stamp)
+    nodes = [came_from[n] for n in call.nodes if n in came_from]
+    return dataclasses.replace(
+        call,
+        stack_trace=stack_trace,
+        nodes=nodes,
+        inner=[],
+        stamps=[],
+        ended=True,
+        outer=stamp.outer,
+        came_from=came_from,
+    )
+
+
+def _of(new: RegionCall, stamp: StampedCall) -> StampedCall:
+    """A stamp of the call that ``new`` was a stamp of, as one of ``new``."""
+    results = {new.came_from[node]: result for node, result in stamp.results.items()}
+    return dataclasses.replace(stamp, results=results)
+
+
+def put_back_all(graph: torch.fx.Graph, calls: list[RegionCall]) -> None:
+    """Puts every stamp of ``calls`` back as operators."""
+    for call in _with_inner(calls):
+        for stamp in call.stamps:
+            put_back(graph, None, call, stamp)
+        call.stamps.clear()
+
+
+def put_back(
+    graph: torch.fx.Graph, tracker: GraphRegionTracker | None, call: RegionCall, stamp: StampedCall
+) -> dict[Node, Node]:
+    """Replaces a stamp by copies of the traced call's operators; returns which stands for which."""
+    return Replacement(call, {}, tracker).put(graph, stamp)
+
+
+class Replacement:
+    """What becomes of the stamps of one traced call: calls of the bodies it was cut into, and copies."""
+
+    def __init__(self, call: RegionCall, pieces: dict[Node, CalledPiece], tracker: GraphRegionTracker | None) -> None:
+        """``pieces``: first node of each run that has a body -> how to call it; other operators are copied."""
+        self.tracker = tracker
+        # Read now: what stood for a stamp's result when the call was traced is another node by now.
+        self.operands = call.operands
+        self.steps: list[Node | CalledPiece] = []
+        covered: set[Node] = set()
+        for node in call.nodes:
+            if piece := pieces.get(node):
+                covered.update(piece.region)
+                self.steps.append(piece)
+            elif node not in covered and not node._erased:
+                self.steps.append(node)
+
+    def put(self, graph: torch.fx.Graph, stamp: StampedCall) -> dict[Node, Node]:
+        """Replaces ``stamp``; returns which node stands for which of the traced call's.
+
+        Example values are made anew, so that values of two calls share no memory.
+        """
+        stands_for: dict[Node, Node] = dict(zip(self.operands, stamp.operands, strict=True))
+        values = _Values(stands_for)
+        given = {node: given_name(result) for node, result in stamp.results.items()}
+        with graph.inserting_before(stamp.node):
+            for step in self.steps:
+                if isinstance(step, CalledPiece):
+                    stands_for.update(step.call(graph, stands_for, values, stamp.node.stack_trace, given))
+                else:
+                    stands_for[step] = self._copy(graph, step, stands_for, values)
+        for node, result in stamp.results.items():
+            if result.users:
+                result.replace_all_uses_with(stands_for[node])
+            graph.erase_node(result)
+        graph.erase_node(stamp.node)
+        return stands_for
+
+    def _copy(self, graph: torch.fx.Graph, node: Node, stands_for: dict[Node, Node], values: _Values) -> Node:
+        copy = graph.node_copy(node, stands_for.__getitem__)
+        if "example_value" in node.meta:
+            copy.meta["example_value"] = values.like(node.meta["example_value"])
+        if self.tracker is not None:
+            self.tracker.copy_track(node, copy)
+        return copy
+
+
+@dataclasses.dataclass
+class CalledPiece:
+    """A run of a traced call's operators that has a body, and how another call of the body is made."""
+
+    region: list[Node]
+    places: list[int]
+    name: str
+    options: Any
+    outliner: Outliner
+
+    @functools.cached_property
+    def inputs(self) -> list[Node]:
+        """What the run takes from outside; first read when all stamps that came before have been replaced."""
+        return inputs_of(self.region)
+
+    def call(
+        self,
+        graph: torch.fx.Graph,
+        stands_for: dict[Node, Node],
+        values: _Values,
+        stack_trace: str | None,
+        given: dict[Node, str | None],
+    ) -> dict[Node, Node]:
+        """Emits a call where ``graph`` inserts; returns what stands for the run's results.
+
+        ``given``: what the program calls some of them.
+        """
+        # A symbol is the same input of the graph for both calls.
+        operands = [node if is_symbol(node) else stands_for[node] for node in self.inputs]
+        nodes = [self.region[place] for place in self.places]
+        metas = [{**node.meta, "example_value": values.like(node.meta["example_value"])} for node in nodes]
+        meta = call_meta(self.region[-1], self.options, stack_trace)
+        named = [given.get(node) for node in nodes]
+        results = self.outliner.call(graph, self.name, operands, metas, meta, named)
+        return dict(zip(nodes, results, strict=True))
+
+
+class _Values:
+    """Makes example values of a call out of those of another: same metadata, same sharing, other memory."""
+
+    def __init__(self, stands_for: dict[Node, Node]) -> None:
+        # storage in the traced call -> the one that stands for it
+        self._storages: dict[int, Any] = {}
+        for node, other in stands_for.items():
+            one, two = node.meta.get("example_value"), other.meta.get("example_value")
+            if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+                self._storages[one.untyped_storage()._cdata] = two.untyped_storage()
+
+    def like(self, value: Any) -> Any:
+        return tree_map_only(FakeTensor, self._tensor, value)
+
+    def _tensor(self, value: FakeTensor) -> torch.Tensor:
+        try:
+            # On the meta device, not under the fake mode: there, each of these steps costs a hundred times as much.
+            with torch.no_grad():
+                old = value.untyped_storage()
+                if old._cdata not in self._storages:
+                    whole = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+                    self._storages[old._cdata] = whole.untyped_storage()
+                made = torch.empty(0, dtype=value.dtype, device="meta")
+                made.set_(self._storages[old._cdata], value.storage_offset(), value.shape, value.stride())
+                fake = FakeTensor(value.fake_mode, made, value.device)
+            return fake.requires_grad_(value.requires_grad)
+        except Exception:
+            # An unusual tensor: seen as sharing memory with the other call's, it is left outside.
+            return value

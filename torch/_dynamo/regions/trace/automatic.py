@@ -1,0 +1,52 @@
+"""Calls of modules that are regions by themselves: which, and how they are made.
+
+Under ``torch._dynamo.config.automatic_nested_compile_regions`` and the flag; see candidates.py for the policy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.regions.frame import PerFrame, RegionCall
+from torch._dynamo.regions.trace.call import call_region
+from torch._dynamo.regions.trace.candidates import Candidates
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+# Entries that are kept of a class.
+MAX_ENTRIES = 8
+CANDIDATES: PerFrame[Candidates] = PerFrame(lambda _: Candidates())
+
+
+def call_module(
+    plain: Callable[..., VariableTracker],
+    module: Any,
+    tx: InstructionTranslatorBase,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    """The result of calling ``module``, as a region if it is worth one; ``plain`` is Dynamo's way to call it."""
+    candidates = CANDIDATES.of(tx.output)
+    if not candidates.accepts(tx, module.value, module.source):
+        with candidates.inside(module.value) if candidates.has_refused(module.value) else contextlib.nullcontext():
+            return plain(module, tx, args, kwargs)
+    where = f"{tx.f_code.co_filename}:{tx.lineno}"
+
+    def traced(callee: Any, tx: Any, args: Any, kwargs: Any) -> VariableTracker:
+        with candidates.inside(callee.value):
+            return plain(callee, tx, args, kwargs)
+
+    call = RegionCall(type(module.value).__qualname__, where, run=traced, automatic=True)
+    try:
+        result = call_region(tx, call, module, list(args), kwargs, MAX_ENTRIES)
+    except Exception:
+        candidates.refuse(module.value)
+        raise
+    candidates.learn(module.value, call.reused, call.miss.reason if call.miss is not None else None)
+    return result

@@ -1,0 +1,339 @@
+"""One call of a region: stamped out of an earlier one where that is right, traced otherwise.
+
+1. fingerprint  structure and metadata of the arguments       fingerprint.py
+2. find         an entry whose read set holds here            lookup.py
+3. stamp out    one call node, the guards, the result         stamp.py, recipe.py
+or
+2. trace        flat, under an observer                       regions/frame.py, read_set.py
+3. save         an entry, or why there can be none            lookup.py
+
+With ``torch._dynamo.config.verify_region_reuse`` a call that could be stamped out is traced instead,
+and everything that the entry foretold is compared with what came of it (verify.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.regions.frame import PerFrame, RegionCall
+from torch._dynamo.regions.options import verifying
+from torch._dynamo.regions.outcomes import CannotReuse, Outcome, ReuseMissReason
+from torch._dynamo.regions.trace.deferred import HeldConstant, Opened, held_type, hold, hold_list
+from torch._dynamo.regions.trace.events import RECORDERS
+from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.flat import trace_flat
+from torch._dynamo.regions.trace.lookup import Match, find, read_by
+from torch._dynamo.regions.trace.read_set import Observer, reachable
+from torch._dynamo.regions.trace.save import save
+from torch._dynamo.regions.trace.stamp import stamp_out
+from torch._dynamo.regions.trace.substitution import resolver
+from torch._dynamo.regions.trace.verify import expected_state, note_operators, verify
+from torch._dynamo.source import GlobalSource
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+from torch.fx import traceback
+from torch.utils._ambient_state import global_state_key
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+log = logging.getLogger(__name__)
+# Whether the graph is one for export.
+_EXPORTED: PerFrame[bool] = PerFrame(lambda output: bool(output.export or config.install_free_tensors))
+
+
+def call_region(
+    tx: InstructionTranslatorBase,
+    call: RegionCall,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+    limit: int,
+) -> VariableTracker:
+    """The result of calling ``fn``; ``limit`` entries of it are kept at most."""
+    opened = Opened()
+    try:
+        held = _Held(tx, fn, args, kwargs, opened)
+    except CannotReuse as e:
+        opened.close()
+        call.miss = e
+        return trace_flat(tx, call, lambda: _traced(tx, call, fn, args, kwargs))
+    try:
+        return _call(tx, call, fn, args, kwargs, held, limit)
+    finally:
+        opened.close()
+
+
+def _call(
+    tx: InstructionTranslatorBase,
+    call: RegionCall,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+    held: _Held,
+    limit: int,
+) -> VariableTracker:
+    cache: Any = tx.output.tracing_context.hop_dispatch_set_cache.get_cache(torch._higher_order_ops.invoke_subgraph)
+    match, arguments = None, held.variants[0]
+    for variant in held.variants:
+        if match is None:
+            match, arguments = _find(tx, call, variant, cache, held.bucket(variant, call)), variant
+    if match is not None and not verifying():
+        result = _reuse(tx, call, arguments, cache, match)
+        if result is not None:
+            return result
+        match = None  # there is nothing to verify
+    expected = expected_state(tx, match, arguments) if match is not None else None
+    with Observer(tx) as observer:
+        for each in (*held.constants, *held.variants[0].lists):
+            observer.holding.add(each)
+        result = trace_flat(tx, call, lambda: _traced(tx, call, fn, held.args, held.kwargs))
+    try:
+        if call.graph is None:
+            return result  # rolled back, or in another graph
+        if (global_state_key(), _symbolic_state(tx)) != held.state:
+            raise CannotReuse(ReuseMissReason.CHANGES_GLOBAL_STATE)
+        arguments = held.variant_for(observer)
+        entry = save(tx, arguments, observer, call, result)
+    except CannotReuse as e:
+        if match is not None and expected is not None:
+            verify(tx, match, None, e, expected)
+        call.miss = e
+        return result
+    except Exception:
+        if verifying():
+            raise
+        log.warning("%s: not kept for reuse: reading what it depends on failed", call.function, exc_info=True)
+        return result
+    if match is not None and expected is not None:
+        verify(tx, match, entry, None, expected)
+        return result
+    entry.function, entry.bucket = arguments.function, held.bucket(arguments, call)
+    _add_others(tx, entry, held, observer, arguments, fn, args, kwargs)
+    if verifying():
+        note_operators(tx, entry)
+    cache.add(entry, limit)
+    return result
+
+
+def _traced(
+    tx: InstructionTranslatorBase,
+    call: RegionCall,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    return fn.call_function(tx, args, kwargs) if call.run is None else call.run(fn, tx, args, kwargs)
+
+
+class _Held:
+    """The arguments of a call as it is traced: constants and lists held back.
+
+    There are two ``variants`` when there is a list: held back, and with what it holds.
+    """
+
+    def __init__(
+        self,
+        tx: InstructionTranslatorBase,
+        fn: VariableTracker,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+        opened: Opened,
+    ) -> None:
+        """Raises CannotReuse when the call cannot be compared with others."""
+        if len(tx.output.tracers) > 1:
+            raise CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
+        if _EXPORTED.of(tx.output):
+            raise CannotReuse(ReuseMissReason.EXPORTED)
+        self.constants: list[HeldConstant] = []
+        plain = _hold_all(args, kwargs, self.constants, opened)
+        self.args, self.kwargs = _hold_lists(*plain)
+        self.state = (global_state_key(), _symbolic_state(tx))
+        self.bindings = _bindings(tx)
+        self.variants: list[Arguments] = []
+        # A list that is there twice is not held back; and what another one holds may be nothing to compare.
+        with contextlib.suppress(CannotReuse):
+            self.variants.append(Arguments(tx, fn, self.args, self.kwargs, self.constants))
+        if not self.variants:
+            self.args, self.kwargs = plain
+        if not self.variants or self.variants[0].lists:
+            with contextlib.suppress(CannotReuse) if self.variants else contextlib.nullcontext():
+                self.variants.append(Arguments(tx, fn, *plain, self.constants))
+
+    def bucket(self, arguments: Arguments, call: RegionCall) -> tuple[Any, ...]:
+        key = arguments.key if call.key is None else ("of the user", call.key)
+        return arguments.function, key, self.state, frozenset(self.bindings.items())
+
+    def variant_for(self, observer: Observer) -> Arguments:
+        """The variant that says what the call saw of its lists."""
+        holding = observer.holding
+        appended = {id(held.bottom) for held in self.variants[0].lists if held.appended}
+        if appended and not holding.saw_a_list:
+            # By another way too: then what the call sees there is what it has appended.
+            holding.saw_a_list = any(id(tracker) in appended for tracker in reachable(observer.met()))
+        if not holding.saw_a_list:
+            return self.variants[0]
+        if self.variants[-1].lists:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "what a list holds")
+        return self.variants[-1]
+
+
+def _hold_all(
+    args: list[VariableTracker], kwargs: dict[str, VariableTracker], made: list[HeldConstant], opened: Opened
+) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
+    return [hold(a, made, opened) for a in args], {n: hold(a, made, opened) for n, a in kwargs.items()}
+
+
+def _hold_lists(
+    args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
+    return [hold_list(a) for a in args], {name: hold_list(a) for name, a in kwargs.items()}
+
+
+def _add_others(
+    tx: InstructionTranslatorBase,
+    entry: Any,
+    held: _Held,
+    observer: Observer,
+    then: Arguments,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> None:
+    """Makes an entry findable for calls that differ in what the first call of several leaves behind.
+
+    In a loop over blocks, the first block takes an input that nobody has touched, the others take results; and the
+    first of several calls that count in a global finds it as it was when the frame began.
+    """
+    keys, bindings = [entry.bucket[1]], [entry.bucket[-1]]
+    if entry.call.key is None and (looked_at := _looked_at(tx, then, fn, args, kwargs)) is not None:
+        keys.append(looked_at)
+    if (bound := _bindings(tx)) != held.bindings and _only_counts(tx, held.bindings, bound, observer):
+        bindings.append(frozenset(bound.items()))
+    function, _, state, _ = entry.bucket
+    for key, binding in list(itertools.product(keys, bindings))[1:]:
+        bucket = function, key, state, binding
+        entry.others.append(dataclasses.replace(entry, bucket=bucket, others=[], main=entry))
+
+
+def _looked_at(
+    tx: InstructionTranslatorBase,
+    then: Arguments,
+    fn: VariableTracker,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> Hashable | None:
+    """The arguments' key now that they have been looked at, if only that is another one."""
+    constants: list[HeldConstant] = []
+    opened = Opened()
+    held = _hold_all(args, kwargs, constants, opened)
+    if then.lists:
+        held = _hold_lists(*held)
+    try:
+        now = Arguments(tx, fn, *held, constants)
+    except CannotReuse:
+        return None  # an argument is of another kind by now
+    finally:
+        opened.close()
+    if now.key == then.key or [leaf.sources for leaf in then.leaves] != [leaf.sources for leaf in now.leaves]:
+        return None
+    return now.key
+
+
+def _only_counts(
+    tx: InstructionTranslatorBase, before: dict[Any, Any], now: dict[Any, Any], observer: Observer
+) -> bool:
+    """Whether all that a call has bound anew are globals whose values it has looked at as held constants, if at all."""
+    resolve = resolver(tx)
+    for (where, name), kind in now.items():
+        if before.get((where, name)) != kind and (
+            (where, name) in before
+            or not isinstance(kind, type)
+            or type(where) is not GlobalSource
+            or where in observer.sources
+            or name not in tx.output.root_tx.f_globals
+            or type(resolve(where)) is not kind
+        ):
+            return False
+    return True
+
+
+def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
+    """Global state that Dynamo holds for the program while it traces."""
+    modes = tx.symbolic_torch_function_state
+    return (
+        # Who intercepts operators: the modes that the program has entered, and whether they and subclasses are heard.
+        tuple(modes.mode_stack),
+        modes.torch_function_mode_enabled,
+        modes.torch_function_subclass_enabled,
+        # What a bare ``raise`` or sys.exc_info() finds.
+        tuple(tx.exn_vt_stack[i] for i in range(len(tx.exn_vt_stack))),
+        # Annotations that operators are recorded with.
+        repr(traceback.current_meta.get("custom")),
+    )
+
+
+def _bindings(tx: InstructionTranslatorBase) -> dict[Any, Any]:
+    """Globals and cells that the program has bound anew so far: another binding, another function.
+
+    Of a constant it is the type: a call sees it held back.
+    """
+    bound: dict[Any, Any] = {}
+    for tracker, stored in tx.output.side_effects.store_attr_mutations.items():
+        if tracker.source is None or not isinstance(tracker, (NewGlobalVariable, CellVariable)):
+            continue
+        for name, value in stored.items():
+            where = tracker if isinstance(tracker, CellVariable) else tracker.source
+            bound[where, name] = held_type(value) or value
+    return bound
+
+
+def _find(
+    tx: InstructionTranslatorBase, call: RegionCall, arguments: Arguments, cache: Any, bucket: Any
+) -> Match | None:
+    if not cache.knows(arguments.function):
+        return None
+    try:
+        found = find(tx, arguments, [e for e in cache.find(bucket) if e.call.graph is tx.output.graph])
+    except Exception:
+        if verifying():
+            raise
+        log.warning("%s: traced again: looking for an earlier call failed", call.function, exc_info=True)
+        return None
+    if isinstance(found, CannotReuse):
+        call.miss = found
+        return None
+    return found
+
+
+def _reuse(
+    tx: InstructionTranslatorBase, call: RegionCall, arguments: Arguments, cache: Any, match: Match
+) -> VariableTracker | None:
+    """The result of a call that is stamped out of the entry found; None when that failed, and left nothing."""
+    graph = tx.output.graph
+    before, stamps = graph._root.prev, len(match.entry.call.stamps)
+    try:
+        result = stamp_out(tx, arguments, match)
+    except Exception:
+        while (node := graph._root.prev) is not before:
+            tx.output.remove_node(node)
+        del match.entry.call.stamps[stamps:]
+        log.warning("%s: traced again: stamping it out failed", call.function, exc_info=True)
+        return None
+    cache.touch(match.entry)
+    for observer in RECORDERS.of(tx.output):
+        observer.adopt(*read_by(match))
+    call.miss = None  # of another variant of the arguments
+    call.end(Outcome.REUSED, detail=f"stamped out of the call from {match.entry.call.caller}")
+    return result

@@ -1,0 +1,104 @@
+"""Containers that a deferred index is used on: the elements that it finds, and a watch over the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.regions.frame import PerFrame
+from torch._dynamo.regions.trace.deferred import HELD_TYPES
+from torch._dynamo.regions.trace.expressions import Expression
+from torch._dynamo.regions.trace.substitution import Resolver, resolver
+from torch._dynamo.source import DictGetItemSource, GetItemSource
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.hashable import HashableTracker
+from torch._dynamo.variables.lazy import LazyCache, LazyConstantVariable, LazyVariableTracker
+from torch._dynamo.variables.lists import ListVariable
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import Source
+
+
+@dataclasses.dataclass
+class Path:
+    """An element of a container that was found by a held index."""
+
+    container: Source
+    holder: VariableTracker
+    index: Expression
+    element: Source
+    # What the container holds there. Nobody looks at it in this call but by the path: else it would not be known
+    # which of the things that were read at ``element`` stand elsewhere in another call.
+    seen: VariableTracker
+
+
+# id -> container that a held index was used on, where what it holds was known before the call.
+INDEXED: PerFrame[dict[int, VariableTracker]] = PerFrame(lambda _: {})
+
+
+def element_at(tx: InstructionTranslatorBase, container: Any, key: Any) -> VariableTracker | None:
+    """What an unchanged container with a source holds at ``key``, if nobody has looked at that yet."""
+    if container.source is None or tx.output.side_effects.is_modified(container):
+        return None
+    found = None
+    if type(container) is ListVariable and type(key) is int:
+        found = container.items[key] if 0 <= key < len(container.items) else None
+    elif type(container) is ConstDictVariable and type(key) in (int, str):
+        found = container.items.get(HashableTracker(ConstantVariable.create(key)))
+    if found is None or type(found) not in (LazyVariableTracker, LazyConstantVariable) or found.is_realized():
+        return None
+    source = found.original_source()
+    known = tx.output.side_effects.id_to_variable.get(id(found.original_value()))
+    if known is not None and (known.source is None or known.source.name != source.name):
+        return None  # known by another way
+    plain = type(source) in (GetItemSource, DictGetItemSource) and type(source.index) in (int, str)
+    return found if plain and source.base == container.source else None
+
+
+class Watch:
+    """Lazy trackers in the place of what containers hold, while a call is traced."""
+
+    def __init__(self, tx: InstructionTranslatorBase, containers: Iterable[Any]) -> None:
+        # container -> (its trackers, the lazy ones in their place)
+        self._kept: list[tuple[Any, dict[Any, VariableTracker], dict[Any, VariableTracker]]] = []
+        resolve = resolver(tx)
+        for container in containers:
+            if tx.output.side_effects.is_modified(container):
+                continue
+            kept = dict(elements(container))
+            lazy = {place: _lazy(found, container.source, resolve) for place, found in kept.items()}
+            _put(container, lazy)
+            self._kept.append((container, kept, lazy))
+
+    def end(self) -> None:
+        """Puts back what was there."""
+        for container, kept, lazy in self._kept:
+            now = dict(elements(container))
+            _put(container, {place: kept[place] for place in now if place in lazy and now[place] is lazy[place]})
+
+
+def elements(container: Any) -> Iterable[tuple[Any, VariableTracker]]:
+    return enumerate(container.items) if type(container) is ListVariable else container.items.items()
+
+
+def _put(container: Any, trackers: dict[Any, VariableTracker]) -> None:
+    for place, tracker in trackers.items():
+        container.items[place] = tracker
+
+
+def _lazy(found: VariableTracker, base: Any, resolve: Resolver) -> VariableTracker:
+    """A lazy tracker of the same thing; ``found`` itself where it is no plain element of ``base``."""
+    source: Any = found.source
+    if not found.is_realized() or type(source) not in (GetItemSource, DictGetItemSource) or source.base != base:
+        return found
+    value = resolve(source)
+    return lazy_tracker(LazyConstantVariable if type(value) in HELD_TYPES else LazyVariableTracker, value, source)
+
+
+def lazy_tracker(kind: Any, value: Any, source: Source) -> VariableTracker:
+    return kind(LazyCache(value, source), source=source)

@@ -1,0 +1,101 @@
+"""What a region's call changes outside of it, as recipes: attributes, globals and cells that it binds.
+
+So is a value that is appended to a list, if nobody looks at the list.
+Changes of another kind (of a dict's contents, a hook, a random number) are not carried over:
+such a call is traced each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.variables.misc import CellVariable, DeletedVariable, NewGlobalVariable, PythonModuleVariable
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.regions.trace.read_set import Observer
+    from torch._dynamo.regions.trace.recipe import Maker, Recipe, RecipeWriter
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+@dataclasses.dataclass
+class Store:
+    """A name that the call binds on an object, in a module or in a cell."""
+
+    target: Recipe
+    name: str
+    value: Recipe
+    kind: Any
+
+    @property
+    def says(self) -> Any:
+        return "store", self.target.says, self.name, self.value.says
+
+
+def write_effects(
+    tx: InstructionTranslatorBase, observer: Observer, existing: list[VariableTracker], writer: RecipeWriter
+) -> list[Store | Append]:
+    """What the call did to ``existing``, the trackers of objects that it changed but did not make.
+
+    Raises CannotReuse when it did something that cannot be done again for another call.
+    """
+    if observer.has_other_effects:
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, "a hook, a random number or a message")
+    lists = [] if observer.holding.saw_a_list else writer.arguments.lists
+    effects: list[Store | Append] = []
+    for held in lists:
+        target = writer.write_target(held)
+        effects += [Append(target, writer.write(value)) for value in held.appended]
+    bottoms = {id(held.unwrap()) for held in lists}
+    for tracker in existing:
+        if id(tracker) not in bottoms:
+            effects += _stores(tx, observer, tracker, writer)
+    return effects
+
+
+@dataclasses.dataclass
+class Append:
+    """A value that the call appends to a list among its arguments."""
+
+    target: Recipe
+    value: Recipe
+
+    @property
+    def says(self) -> Any:
+        return "append", self.target.says, self.value.says
+
+
+def _stores(tx: InstructionTranslatorBase, observer: Observer, tracker: Any, writer: RecipeWriter) -> list[Store]:
+    side_effects = tx.output.side_effects
+    kinds = (NewGlobalVariable, CellVariable, PythonModuleVariable, UserDefinedObjectVariable)
+    if not isinstance(tracker, kinds) or (
+        isinstance(tracker, UserDefinedObjectVariable) and tracker.is_base_vt_modified(side_effects)
+    ):
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(tracker).__name__}")
+    before = observer.before.get(tracker, {})
+    target = writer.write_target(tracker)
+    stores = []
+    for name, value in side_effects.store_attr_mutations.get(tracker, {}).items():
+        # A global or a cell has one name only: that is what the call has bound, maybe to what it was bound to before.
+        if before.get(name) is value and not isinstance(tracker, (NewGlobalVariable, CellVariable)):
+            continue
+        if isinstance(value, DeletedVariable):
+            raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it deletes {name}")
+        kind = side_effects.get_attr_mutation_kind(tracker, name)
+        stores.append(Store(target, name, writer.write(value), kind))
+    return stores
+
+
+def carry_out(maker: Maker, effects: list[Store | Append]) -> None:
+    """Does for a call what ``effects`` say; values first, for some are made of what is bound anew."""
+    side_effects = maker.tx.output.side_effects
+    values = [effect.value.make(maker) for effect in effects]
+    for effect, value in zip(effects, values, strict=True):
+        if isinstance(effect, Append):
+            effect.target.make(maker).call_method(maker.tx, "append", [value], {})
+            continue
+        side_effects.store_attr(effect.target.make(maker).realize(), effect.name, value, effect.kind)

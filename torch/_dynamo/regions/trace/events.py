@@ -1,0 +1,46 @@
+"""What Dynamo tells the region calls that are being traced: the hooks in its modules, and who listens to them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any, Protocol
+
+from torch._dynamo.regions.frame import PerFrame
+
+
+@dataclasses.dataclass(eq=False)
+class Listener:
+    """What one call hears of from hooks that know no frame."""
+
+    # Sources that Dynamo came by.
+    came_by: set[Any] = dataclasses.field(default_factory=set)
+    # Sources of opaque objects that the program looked into.
+    opened: set[Any] = dataclasses.field(default_factory=set)
+
+
+class Recorder(Protocol):
+    """What records the reads of one call; see read_set.py."""
+
+    # The constants of the call that are held back; see deferred.py.
+    holding: Any
+    # Sources that the call asked for.
+    sources: Any
+    # Trackers that the call changed, and contents of cells that it read.
+    changed: list[Any]
+    loaded: list[Any]
+
+    def load(self, item: Any, name: str, value: Any) -> Any:
+        """Hears that the program reads ``name`` of ``item``, bound to ``value``; returns what the call gets to see."""
+
+    def adopt(self, sources: Any, met: Any) -> None:
+        """Takes over what a call that was stamped out inside this one would have met."""
+
+    def looks_aside(self) -> contextlib.AbstractContextManager[None]:
+        """What is read meanwhile is not what the call reads."""
+
+
+# One for each call that is being traced.
+LISTENING: list[Listener] = []
+# The same of one frame, the outermost call first.
+RECORDERS: PerFrame[list[Recorder]] = PerFrame(lambda _: [])

@@ -1,0 +1,230 @@
+"""The arguments of a region's call, flattened natively: what of them is structure, and what are leaves.
+
+Two calls with equal ``Arguments.key`` differ in nothing that can be told from their arguments
+alone: structure, constants by type and value, metadata of tensors, symbolic expressions, functions
+by identity, which argument is which, and which tensors share a storage.  What a key does not
+hold is what lies behind an object with a source (a module, a user's object, a constant or
+tensor that nobody has looked at yet): its leaf has the source, and the read set has the rest.
+
+Nothing is realized here, so that no guard comes into being that flat tracing would not make.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import variables
+from torch._dynamo.regions.keys import Unkeyable, constant_key, function_key, symbol_key, tensor_key, value_storages
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace.deferred import Held, HeldConstant, HeldList
+from torch._dynamo.regions.trace.substitution import bare, resolver
+from torch._dynamo.source import AttrSource
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.functions import (
+    FunctoolsPartialVariable,
+    NestedUserFunctionVariable,
+    UserFunctionVariable,
+    UserMethodVariable,
+)
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import ListVariable, SizeVariable, SliceVariable, TupleVariable
+from torch._dynamo.variables.misc import CellVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+    from torch._guards import Source
+
+
+@dataclasses.dataclass
+class Leaf:
+    """A tracker that a call is made with, at any depth."""
+
+    tracker: VariableTracker
+    # Where its value comes from when the frame begins: first the source that Dynamo knows it by, then the one that
+    # the call came by, if that is another. Empty when the frame computes it. Bare: one module may have been looked at,
+    # and the next one not.
+    sources: tuple[Source, ...]
+
+
+class Arguments:
+    """The callee and the arguments of one call."""
+
+    def __init__(
+        self,
+        tx: InstructionTranslatorBase,
+        fn: VariableTracker,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+        held: list[HeldConstant],
+    ) -> None:
+        """``held`` are the constants among the arguments that are held back.
+
+        Raises CannotReuse when an argument is of a kind that cannot be compared.
+        """
+        self._tx = tx
+        # All trackers, containers too, in the order of the walk; equal keys walk alike.
+        self.leaves: list[Leaf] = []
+        # What is not in the key; see Note [A constant is read when somebody asks for its value].
+        self.held = held
+        self.lists: list[HeldList] = []
+        # id of a tracker, or of a proxy's node -> its number in order of first sight.
+        self._numbers: dict[int, int] = {}
+        self._storages: dict[int, int] = {}
+        # What entries are counted by: the code of a Python function, or the class of a callable.
+        function = getattr(fn, "fn", None)
+        code = function.__code__ if type(function) is types.FunctionType else None
+        self.function: Any = code or function or type(getattr(fn, "value", fn))
+        structure = [self._callee(fn), *map(self._walk, args)]
+        # The order in which keywords are passed is the order of a **kwargs dict inside.
+        structure += [(name, self._walk(value)) for name, value in kwargs.items()]
+        self.key: Hashable = tuple(structure)
+
+    def _number(self, identity: Any) -> int:
+        return self._numbers.setdefault(id(identity), len(self._numbers))
+
+    def _walk(self, tracker: VariableTracker) -> Hashable:
+        if type(tracker) is TensorVariable:  # most are
+            self.leaves.append(Leaf(tracker, () if tracker.source is None else (bare(tracker.source),)))
+            return self._tensor(tracker)
+        if issubclass(type(tracker), Held):
+            if type(tracker) is HeldList and tracker.holding is None:
+                return self._hold_list(tracker)
+            if type(tracker) is HeldConstant and any(tracker is held for held in self.held):
+                self.leaves.append(Leaf(tracker, ()))
+                return "held", type(tracker.held_value)
+            tracker = tracker.realize()  # of the call around this one
+        if issubclass(type(tracker), LazyVariableTracker):
+            lazy: Any = tracker
+            if not lazy.is_realized():
+                return self._sourced(lazy.peek_value(), lazy.original_source(), lazy)
+            tracker = lazy.unwrap()
+        self.leaves.append(Leaf(tracker, () if tracker.source is None else (bare(tracker.source),)))
+        return self._key_of(tracker)
+
+    def _callee(self, fn: VariableTracker) -> Hashable:
+        """Key of what is called: a body cannot tell apart two functions that are alike in all they have."""
+        key = self._walk(fn)
+        called: Any = fn.unwrap()
+        return ("function", function_key(called.fn)) if key == ("function", getattr(called, "fn", None)) else key
+
+    def _hold_list(self, held: HeldList) -> Hashable:
+        identity = held.identity(self._tx)
+        if id(identity) in self._numbers:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "a list that is there twice")
+        self._number(identity)
+        self.lists.append(held)
+        self.leaves.append(Leaf(held, ()))
+        return "held list"
+
+    def _key_of(self, tracker: Any) -> Hashable:
+        kind = type(tracker)
+        if kind is TensorVariable:
+            return self._tensor(tracker)
+        if kind is SymNodeVariable:
+            return ("symbol", self._keyed(symbol_key, tracker.sym_num), self._number(tracker.proxy.node))
+        sourced = kind in (TupleVariable, ListVariable, ConstDictVariable) and tracker.source is not None
+        if sourced and not self._tx.output.side_effects.is_modified(tracker):
+            # Like an object: what it holds is behind its source.
+            return self._seen_behind(resolver(self._tx)(tracker.source))
+        if kind is TupleVariable and id(tracker) in self._numbers:
+            return "again", self._number(tracker)
+        if kind is TupleVariable:
+            return (kind, self._number(tracker), tracker.python_type(), *map(self._walk, tracker.items))
+        if kind in (SizeVariable, SliceVariable):
+            return (kind, tracker.python_type(), *map(self._walk, tracker.items))
+        if kind is ListVariable:
+            # Lists are known by identity too: a body may write to one and read another.
+            return self._once(tracker, lambda: (kind, *map(self._walk, tracker.items)))
+        if kind is ConstDictVariable:
+            items = tracker.items.items()
+            return self._once(
+                tracker, lambda: (tracker.user_cls, *((self._walk(k.vt), self._walk(v)) for k, v in items))
+            )
+        if (found := self._function(tracker)) is not None:
+            return found
+        if isinstance(tracker, variables.UserDefinedObjectVariable) and tracker.source is not None:
+            return self._object(tracker)
+        if tracker.is_python_constant():
+            return self._keyed(constant_key, tracker.as_python_constant())
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, kind.__name__)
+
+    def _once(self, tracker: VariableTracker, key: Any) -> Hashable:
+        seen = id(tracker) in self._numbers
+        if seen and self.lists:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "something that is there twice")
+        number = self._number(tracker)
+        return ("again", number) if seen else (number, key())
+
+    def _tensor(self, tracker: Any) -> Hashable:
+        value = tracker.proxy.node.meta.get("example_value")
+        if value is None:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, f"{tracker.proxy.node} has no value")
+        storages = [self._storages.setdefault(s, len(self._storages)) for s in value_storages(value)]
+        return (
+            tracker.class_type,  # a Parameter is no plain tensor to isinstance
+            self._number(tracker.proxy.node),
+            tuple(storages),  # views of one storage
+            self._keyed(tensor_key, value),
+            # A tensor without a gradient is a leaf.
+            value.grad_fn is None if value.requires_grad else None,
+        )
+
+    def _function(self, tracker: Any) -> Hashable:
+        kind = type(tracker)
+        if kind is UserFunctionVariable:
+            # By identity: two functions of one code object may differ in closures and defaults.
+            return ("function", tracker.fn)
+        if kind is UserMethodVariable:
+            return ("method", tracker.fn, self._walk(tracker.obj))
+        if kind is FunctoolsPartialVariable:
+            named = ((name, self._walk(value)) for name, value in tracker.keywords.items())
+            return ("partial", self._walk(tracker.func), *map(self._walk, tracker.args), *named)
+        if kind is NestedUserFunctionVariable:
+            parts = (tracker.defaults, tracker.kwdefaults, tracker.closure)
+            return self._once(
+                tracker, lambda: (tracker.get_code(), *(None if p is None else self._walk(p) for p in parts))
+            )
+        if kind is CellVariable:
+            contents = self._tx.output.side_effects.load_cell
+            return self._once(tracker, lambda: ("cell", self._walk(contents(tracker))))
+        return None
+
+    def _object(self, tracker: Any) -> Hashable:
+        if self._tx.output.side_effects.is_modified(tracker):
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, f"argument {tracker.source.name}")
+        key = self._seen_behind(tracker.value)
+        if type(tracker.value) is not types.MethodType:
+            return key
+        # A bound method with a source: what it is bound to is behind it, but Dynamo may know that by another source.
+        method = tracker.value
+        return (*key, method.__func__, self._sourced(method.__self__, AttrSource(tracker.source, "__self__"), tracker))
+
+    def _sourced(self, value: Any, source: Source, unseen: VariableTracker) -> Hashable:
+        """Adds the leaf of a value that was not looked at; ``unseen`` stands for its tracker when there is none."""
+        known = self._tx.output.side_effects.id_to_variable.get(id(value))
+        source = bare(source)
+        if known is None or known.source is None:
+            self.leaves.append(Leaf(unseen, (source,)))
+            return self._seen_behind(value)
+        known_by = bare(known.source)
+        sources = (known_by,) if known_by == source else (known_by, source)
+        self.leaves.append(Leaf(known, sources))
+        key = self._key_of(known)
+        return key if len(sources) == 1 else ("by another source", key)
+
+    def _seen_behind(self, value: Any) -> Hashable:
+        """Key of what the read set describes, whether or not it has been looked at before."""
+        return "behind", type(value), self._number(value)
+
+    @staticmethod
+    def _keyed(key: Any, value: Any) -> Hashable:
+        try:
+            return key(value)
+        except Unkeyable as e:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, str(e)) from None

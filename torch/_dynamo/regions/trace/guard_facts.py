@@ -1,0 +1,195 @@
+"""What a guard says of the object that it is on: the decision about each kind of guard that Dynamo can make.
+
+A reuse installs the guards of the traced call again, transported.  Before, what each of them says must hold of the
+object that stands there in the new call.  ``GUARDS`` has a decision for every kind of guard; a kind without one is
+refused, and a test names it.  None of the functions here runs code of the program.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable, Hashable
+from typing import Any, cast
+
+from torch._dynamo import guards as dynamo_guards
+from torch._dynamo.regions.keys import Unkeyable, constant_key
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace.objects import (
+    RunsCode,
+    base_constant,
+    contains,
+    exact_key,
+    has_attribute,
+    is_a,
+    keys_key,
+    keys_of,
+    length_of,
+    own_attributes,
+)
+from torch._guards import Source
+
+
+class GuardDecision(enum.Enum):
+    """What a reuse does about a kind of guard, where it is not transported."""
+
+    REMADE = "made anew where the value or its alias is built, or by the identity of objects"
+    GLOBAL = "about the state of the process, not about its source"
+    REFUSED = "a call with such a guard is not reused"
+
+
+Fact = Callable[[Any, dict[str, Any]], Hashable]
+
+
+def _constant(value: Any, _: Any) -> Hashable:
+    try:
+        return exact_key(value) or constant_key(value)
+    except Unkeyable:
+        return id(value)  # an equal one may be another thing to the program
+
+
+def _function(value: Any, _: Any) -> Hashable:
+    # Dynamo guards the code. What else a function depends on is read through sources behind it, but for its globals.
+    if type(value) is types.FunctionType:
+        return id(value.__code__), id(value.__globals__)
+    return id(value)
+
+
+def _by_torch(kind: str) -> Fact:
+    """As torch checks it, for values of classes that are torch's or Python's own."""
+    spec: Any = dynamo_guards.GUARD_VALUE_DISPATCH[kind]
+
+    def fact(value: Any, bound: dict[str, Any]) -> Hashable:
+        guard = types.SimpleNamespace(create_fn=types.SimpleNamespace(keywords=bound))
+        return cast(Hashable, _AsChecked(spec.eval_fn, spec.get_metadata_fn(guard, value), value))
+
+    return fact
+
+
+class _AsChecked:
+    """Equal to that of another value if torch's check of the guard accepts the value."""
+
+    def __init__(self, check: Callable[[Any, Any], bool], expected: Any, value: Any) -> None:
+        self.check, self.expected, self.value = check, expected, value
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AsChecked) and bool(self.check(self.value, other.expected))
+
+
+def _same_object(value: Any, _: Any) -> Hashable:
+    return id(value)
+
+
+def _keys(value: Any, _: Any) -> Hashable:
+    return keys_key(value if is_a(value, types.MappingProxyType) else keys_of(value))
+
+
+def _has_key(value: Any, bound: dict[str, Any]) -> Hashable:
+    return contains(value, bound["key"])
+
+
+_FACTS: dict[str, Fact] = {
+    "TYPE_MATCH": lambda value, _: id(type(value)),
+    "ID_MATCH": _same_object,
+    "NN_MODULE": _same_object,
+    "FUNCTION_MATCH": _same_object,
+    "CLASS_MATCH": _same_object,
+    "MODULE_MATCH": _same_object,
+    "BUILTIN_MATCH": _same_object,
+    "CLOSURE_MATCH": _function,
+    "BOOL_MATCH": _constant,
+    "NONE_MATCH": _constant,
+    "EQUALS_MATCH": _constant,
+    "CONSTANT_MATCH": _constant,
+    "CONSTANT_SUBCLASS_MATCH": lambda value, _: base_constant(value),
+    "NOT_NONE_MATCH": lambda value, _: value is not None,
+    "HASATTR": lambda value, bound: has_attribute(value, bound["attr"]),
+    "NOT_PRESENT_IN_GENERIC_DICT": lambda value, bound: bound["attr"] in (own_attributes(value) or ()),
+    "DICT_CONTAINS": _has_key,
+    "DICT_NOT_CONTAINS": _has_key,
+    "SET_CONTAINS": _has_key,
+    "SET_NOT_CONTAINS": _has_key,
+    "DICT_KEYS_MATCH": _keys,
+    "MAPPING_KEYS_CHECK": _keys,
+    "SEQUENCE_LENGTH": lambda value, _: (id(type(value)), length_of(value)),
+    "EMPTY_NN_MODULE_HOOKS_DICT": lambda value, _: length_of(value),
+    "WEAKREF_ALIVE": lambda value, _: value is not None,
+    "DISPATCH_KEY_SET_MATCH": lambda value, _: value.raw_repr(),
+    "TUPLE_ITERATOR_LEN": _by_torch("TUPLE_ITERATOR_LEN"),
+    "RANGE_ITERATOR_MATCH": _by_torch("RANGE_ITERATOR_MATCH"),
+    "COUNT_ITERATOR_MATCH": _by_torch("COUNT_ITERATOR_MATCH"),
+    "FAKE_SCRIPT_TYPE_MATCH": _by_torch("FAKE_SCRIPT_TYPE_MATCH"),
+    "OPAQUE_OBJ_GUARD_FN_MATCH": _by_torch("OPAQUE_OBJ_GUARD_FN_MATCH"),
+}
+
+GUARDS: dict[str, Fact | GuardDecision] = {
+    **_FACTS,
+    "TENSOR_MATCH": GuardDecision.REMADE,
+    "DUPLICATE_INPUT": GuardDecision.REMADE,
+    **dict.fromkeys(
+        (
+            *("GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "FSDP_TRAINING_STATE", "GLOBAL_STATE", "TORCH_FUNCTION_STATE"),
+            *("DEFAULT_DEVICE", "SHAPE_ENV", "DUAL_LEVEL", "FUNCTORCH_STACK_MATCH", "AUTOGRAD_SAVED_TENSORS_HOOKS"),
+        ),
+        GuardDecision.GLOBAL,
+    ),
+    # Their metadata is the subclass's own, which decides by code of its own whether it is the same.
+    "TENSOR_SUBCLASS_METADATA_MATCH": GuardDecision.REFUSED,
+    "DTENSOR_SPEC_MATCH": GuardDecision.REFUSED,
+    "DICT_VERSION": GuardDecision.REFUSED,
+}
+
+# Guards that say which constant stands there. Whether Dynamo treats a number as a constant is decided when it is built.
+_OF_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
+# Guards that can be made of any value, whatever another call found there.
+OF_VALUES = (*_OF_CONSTANTS, "BOOL_MATCH", "NONE_MATCH", "ID_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
+# What a guard's maker may be bound to and still mean the same for another source.
+_PLAIN = (str, int, bool, type(None), type, Source)
+
+
+class GuardFact:
+    """One guard of a traced call: its source and maker, and what it says of the object that stands there."""
+
+    __slots__ = ("bound", "expected", "fact", "kind", "make", "source", "value")
+
+    def __init__(self, source: Source, kind: str, make: Any, value: Any) -> None:
+        """Raises what stating the fact raises."""
+        self.source, self.kind, self.make = source, kind, make
+        self.bound: dict[str, Any] = getattr(make, "keywords", {})
+        # Kept, so that ids in the fact are not used again.
+        self.value = value
+        self.fact: Fact = _FACTS[kind]
+        self.expected = self.fact(value, self.bound)
+
+    def holds(self, value: Any) -> bool:
+        """Whether the guard says the same of ``value``.  False when only code of the program could tell."""
+        try:
+            return self.fact(value, self.bound) == self.expected
+        except (RunsCode, Unkeyable, TypeError, AttributeError, KeyError):
+            return False
+
+    @property
+    def may_have_a_symbol(self) -> bool:
+        """Whether it says that a number is a constant, which Dynamo decides when it builds the number's tracker."""
+        return self.kind in _OF_CONSTANTS and type(self.value) in (int, float)
+
+
+def guard_fact(guard: Any, resolve: Callable[[Source], Any]) -> GuardFact | None:
+    """What is known by a guard; None for those that are made anew or are about no source.
+
+    Raises CannotReuse for a guard that cannot be transported.
+    """
+    kind: str = guard.create_fn_name()
+    source: Source = guard.originating_source
+    decision = GUARDS.get(kind, GuardDecision.REFUSED)
+    if decision in (GuardDecision.REMADE, GuardDecision.GLOBAL):
+        return None
+    bound = getattr(guard.create_fn, "keywords", {}).values()
+    if isinstance(decision, GuardDecision) or not all(isinstance(v, _PLAIN) for v in bound):
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}")
+    try:
+        return GuardFact(source, kind, guard.create_fn, resolve(source))
+    except Exception as e:
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}: {e}") from None

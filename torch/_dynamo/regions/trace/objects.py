@@ -1,0 +1,252 @@
+"""Reads of the program's objects that run none of the program's code.
+
+Deciding about reuse must not be observable: a ``__getattr__`` that counts, a ``__len__`` that prints or a property of
+the program runs as often as it runs without regions.  So objects are read through the functions of the built-in
+classes, and where only code of the program could answer, ``RunsCode`` is raised: the call is traced then.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._dynamo.regions.keys import constant_key
+
+
+MISSING: Any = object()
+# Constants that equal ones can stand for. Every other object is compared by identity.
+EXACT = (bool, int, float, complex, str, bytes, type(None))
+
+
+class RunsCode(Exception):
+    """Only code of the program can tell what was asked for."""
+
+
+def exact_key(value: Any) -> Hashable:
+    """Key of a plain constant, by type and bits; None for anything else."""
+    return constant_key(value) if type(value) in EXACT else None
+
+
+def is_a(value: Any, kind: Any) -> bool:
+    """As ``isinstance``, which may ask an object for its ``__class__``."""
+    return issubclass(type(value), kind)
+
+
+def own_attributes(value: Any) -> Any:
+    """The ``__dict__`` of ``value``, or None."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+
+
+def find_in_class(kind: Any, name: str) -> Any:
+    """What a class or one of its bases binds ``name`` to, as it stands there; ``MISSING`` if none does."""
+    for base in type.__getattribute__(kind, "__mro__"):
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def is_of_program(kind: Any, name: str) -> bool:
+    """Whether a class finds ``name`` by Python code that is not torch's ``Module``'s."""
+    found = find_in_class(kind, name)
+    return isinstance(found, types.FunctionType) and found is not torch.nn.Module.__dict__.get(name)
+
+
+def _runs_code(found: Any) -> bool:
+    """Whether looking up a name that a class binds to ``found`` runs Python code: a property, or a descriptor."""
+    kind = type(found)
+    return kind is property or is_of_program(kind, "__get__") or issubclass(kind, property)
+
+
+def _checked(found: Any, name: str) -> Any:
+    if found is not MISSING and _runs_code(found):
+        raise RunsCode(f"{name} is found by code of the program")
+    return found
+
+
+def _builtin_getattribute(kind: Any) -> Any:
+    """The ``__getattribute__`` that a class inherits from a built-in class, below those of the program."""
+    for base in type.__getattribute__(kind, "__mro__"):
+        found = base.__dict__.get("__getattribute__")
+        if found is not None and not isinstance(found, types.FunctionType):
+            return found
+    return object.__getattribute__
+
+
+def _built_in_attribute(value: Any, name: str) -> Any:
+    """What the built-in class finds, when the program's code has no part in it."""
+    kind = type(value)
+    if kind is not torch.Tensor and issubclass(kind, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return _builtin_getattribute(kind)(value, name)
+    if is_of_program(kind, "__getattribute__"):
+        return _builtin_getattribute(kind)(value, name)
+    return getattr(value, name)
+
+
+def attribute_of(value: Any, name: str) -> Any:
+    """As ``getattr``, beside a ``__getattribute__`` of the program.
+
+    Dynamo traces such a ``__getattribute__``, and each thing that it reads is a read of its own; what it leaves to the
+    built-in class is what stands at the attribute's source.
+
+    Raises AttributeError when there is none, RunsCode when code of the program would run.
+    """
+    kind = type(value)
+    if issubclass(kind, type):
+        if is_of_program(kind, "__getattribute__"):
+            raise RunsCode(f"{kind.__name__} has a __getattribute__ of its own")
+        _checked(find_in_class(kind, name), name)
+        if _checked(find_in_class(value, name), name) is MISSING and is_of_program(kind, "__getattr__"):
+            raise RunsCode(f"{kind.__name__} has a __getattr__ of its own")
+        return getattr(value, name)
+    found = find_in_class(kind, name)
+    if found is not MISSING and find_in_class(type(found), "__set__") is not MISSING:
+        _checked(found, name)
+        return _built_in_attribute(value, name)  # before the object's own
+    own = own_attributes(value)
+    if own is not None and name in own:
+        return own[name]
+    if is_a(value, torch.nn.Module) and own is not None:
+        for part in ("_parameters", "_buffers", "_modules"):
+            if name in (held := own.get(part, ())):
+                return held[name]
+    if _checked(found, name) is MISSING and is_of_program(kind, "__getattr__"):
+        raise RunsCode(f"{kind.__name__} has a __getattr__ of its own")
+    return _built_in_attribute(value, name)
+
+
+def has_attribute(value: Any, name: str) -> Hashable:
+    """Whether ``value`` has an attribute; by which code of its class, where the program's own code decides it.
+
+    Dynamo traces that code, and each thing that it reads is a read of its own: where all of these and the code are the
+    same, so is the answer.  Raises RunsCode for an attribute that the class of a class finds.
+    """
+    kind = type(value)
+    try:
+        attribute_of(value, name)
+        present = True
+    except AttributeError:
+        present = False
+    except RunsCode:
+        if issubclass(kind, type):
+            raise
+        own = own_attributes(value)
+        return name in own if own is not None else None, id(find_in_class(kind, name)), *_lookups(kind)
+    return (present, *_lookups(kind)) if is_of_program(kind, "__getattribute__") else present
+
+
+def _lookups(kind: Any) -> tuple[int, ...]:
+    return tuple(id(find_in_class(kind, name)) for name in ("__getattribute__", "__getattr__"))
+
+
+def item_of(value: Any, key: Any) -> Any:
+    """What ``value`` holds at ``key``.  To look is not to change: a defaultdict adds what it is asked for."""
+    if is_a(value, dict):
+        found = dict.get(value, key, MISSING)
+        if found is MISSING:
+            raise KeyError(key)
+        return found
+    for kind in (list, tuple, collections.deque):
+        if is_a(value, kind):
+            return kind.__getitem__(value, key)
+    if is_of_program(type(value), "__getitem__"):
+        raise RunsCode(f"{type(value).__name__} has a __getitem__ of its own")
+    return value[key]
+
+
+def keys_of(value: Any) -> tuple[Any, ...]:
+    """Keys of a dict, or elements of a set, in order."""
+    if is_a(value, collections.OrderedDict):
+        # A dict's order is the one of insertion; an OrderedDict has one of its own beside it.
+        return (*dict.keys(value), *collections.OrderedDict.keys(value))
+    if is_a(value, dict):
+        return tuple(dict.keys(value))
+    kind: Any = set if is_a(value, set) else frozenset
+    return tuple(kind.__iter__(value))
+
+
+def length_of(value: Any) -> int:
+    """As ``len``.  Raises RunsCode when code of the program would run."""
+    for kind in (dict, list, tuple, set, frozenset, collections.deque):
+        if is_a(value, kind):
+            return kind.__len__(value)  # type: ignore[arg-type]
+    if is_of_program(type(value), "__len__"):
+        raise RunsCode(f"{type(value).__name__} has a __len__ of its own")
+    return len(value)
+
+
+def contains(value: Any, key: Any) -> bool:
+    """Whether a dict or a set has ``key``, a plain constant."""
+    if type(key) not in EXACT:
+        raise RunsCode("a key of the program's may compare itself")
+    for kind in (dict, set, frozenset):
+        if is_a(value, kind):
+            return kind.__contains__(value, key)  # type: ignore[arg-type]
+    raise RunsCode(f"{type(value).__name__} is no dict and no set")
+
+
+def base_constant(value: Any) -> Hashable:
+    """Class and plain constant of an instance of a subclass of a constant's class."""
+    for kind, plain in ((int, int.__int__), (float, float.__float__), (str, str.__str__)):
+        if is_a(value, kind):
+            return id(type(value)), constant_key(plain(value))  # type: ignore[operator]
+    if is_a(value, bytes):
+        return id(type(value)), bytes.__getitem__(value, slice(None))
+    raise RunsCode(f"{type(value).__name__} is no constant")
+
+
+_NAMES = {str}
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_forward_hooks_always_called",
+)
+
+
+def keys_key(keys: Iterable[Any]) -> Hashable:
+    """Key of keys: names by value, other constants by type and value, anything else by identity."""
+    found = tuple(keys)
+    return found if {*map(type, found)} <= _NAMES else tuple(exact_key(key) or id(key) for key in found)
+
+
+def unguarded_state(value: Any) -> Hashable:
+    """What tracing may see of an object without a guard: class, own attributes, keys, hooks, absent parameters.
+
+    Objects in it are told by their ids: whoever keeps it keeps ``value``.
+    """
+    kind = type(value)
+    if issubclass(kind, (type, types.ModuleType)):
+        return id(kind)  # told apart by identity: their guards are on the object
+    if kind is dict:  # most are
+        return id(kind), None, keys_key(value)
+    own = own_attributes(value)
+    names = tuple(own) if own is not None else None
+    if names and issubclass(kind, torch.Tensor):
+        names = tuple(name for name in names if not name.startswith("_dynamo_"))  # Dynamo's notes, made while it traces
+    if issubclass(kind, (dict, set, frozenset)):
+        # In their order, of which there is no guard; a key that is no constant is the object it is.
+        return id(kind), names, keys_key(keys_of(value))
+    if not issubclass(kind, torch.nn.Module) or own is None:
+        return id(kind), names
+    hooks = tuple(
+        map(id, [hook for name in _HOOKS if (of_name := own.get(name)) for hook in (name, *of_name.values())])
+    )
+    parts = [(name, held) for name in ("_parameters", "_buffers", "_modules") if (held := own.get(name))]
+    absent = tuple([(name, n) for n, (_, held) in enumerate(parts) for name, part in dict.items(held) if part is None])
+    return id(kind), names, hooks, tuple([(name, keys_key(dict.keys(held))) for name, held in parts]), absent
+
+
+def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The modules that ``module`` holds itself.  Its methods may be the program's, so none is called."""
+    own = own_attributes(module) or {}
+    return (m for m in (own.get("_modules") or {}).values() if m is not None)

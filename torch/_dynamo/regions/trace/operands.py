@@ -1,0 +1,159 @@
+"""Operands of a body: where each comes from in a traced call, and which proxies they are in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.fx
+from torch._dynamo.regions.keys import lifted_key, value_storages
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.size_history import SIZE_HISTORY
+from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.state import value_key
+from torch._dynamo.regions.trace.substitution import Fates
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._guards import InvokeSubgraphReuseEntry, Source
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+Node = torch.fx.Node
+
+
+class Input(NamedTuple):
+    """Where an operand of a body comes from: one of the fields is set."""
+
+    leaf: int | None = None
+    source: Source | None = None
+    symbol: Any = None
+    # Class, arguments and their sources (None: constants) of an opaque object that the program makes for an operator.
+    made: tuple[Any, tuple[Any, ...], tuple[Source | None, ...]] | None = None
+    # Key of the value's metadata.
+    key: Hashable = None
+
+
+def inputs_from(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[Node]) -> list[Input]:
+    """Where each of a call's operands comes from."""
+    given: dict[Node, int] = {}
+    for i, leaf in enumerate(arguments.leaves):
+        tracker = leaf.tracker.unwrap()
+        if issubclass(type(tracker), LazyVariableTracker):
+            continue  # nobody has looked at it: asking it for a proxy would, and guard what the program does not read
+        proxy = getattr(tracker, "proxy", None)
+        if isinstance(proxy, torch.fx.Proxy):
+            given.setdefault(proxy.node, i)
+    return [_input(tx, node, given) for node in operands]
+
+
+def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) -> Input:
+    value = node.meta.get("example_value")
+    if node in given:
+        return Input(leaf=given[node], key=value_key(value))
+    if isinstance(value, torch.SymInt):
+        # Equal expressions are one value, and the frame has it where it is bound. A number behind an argument has a
+        # symbol of its own in each call; _condition refuses it.
+        bound = tx.output.current_tracer.bound_symbols.get(value.node.expr)
+        if isinstance(bound, torch.fx.Proxy) and bound.node is node:
+            return Input(symbol=value.node.expr)
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    if source is not None and (made := tx.output.synthetic_source_ctor_info.get(source)) is not None:
+        made_of, given_to, sources = made
+        return Input(made=(made_of, given_to, sources or (None,) * len(given_to)), key=value_key(value))
+    if source is None or not (isinstance(value, torch.Tensor) or lifted_key(value)):
+        raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is used")
+    return Input(source=source, key=value_key(value))
+
+
+def value_at(at: Callable[[Source], Any], source: Source) -> Any:
+    try:
+        return at(source)
+    except Exception as e:
+        raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{source.name}: {e}") from None
+
+
+def build_as_traced(tx: InstructionTranslatorBase, fates: Fates, source: Source, **options: bool) -> VariableTracker:
+    """The tracker that tracing the call would build of what stands where ``source`` was."""
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    place = fates.transport.place(source)
+    if place.tracker is not None and not (options and isinstance(place.tracker, LazyVariableTracker)):
+        return place.tracker
+    value = value_at(fates.value, source)
+    with SIZE_HISTORY.of(tx.output).as_asked_for(source.name):
+        place.tracker = VariableBuilder(tx, fates.transport(source), **options)(value)
+    return place.tracker
+
+
+def operands_of(
+    tx: InstructionTranslatorBase,
+    arguments: Arguments,
+    entry: InvokeSubgraphReuseEntry,
+    fates: Fates,
+) -> list[Any]:
+    """Proxies of what the body takes, for this call.  Builds the trackers that tracing it would build."""
+    proxies = []
+    for origin in entry.inputs:
+        if origin.symbol is not None:
+            proxies.append(_symbol(tx, origin.symbol))
+            continue
+        if origin.made is not None:
+            proxies.append(_made_anew(tx, fates, *origin.made))
+            continue
+        if origin.leaf is not None:
+            tracker = arguments.leaves[origin.leaf].tracker.realize()
+        else:
+            tracker = build_as_traced(tx, fates, origin.source)
+        proxy = tracker.as_proxy()
+        if not isinstance(proxy, torch.fx.Proxy) or value_key(proxy.node.meta.get("example_value")) != origin.key:
+            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, name_of(tracker))
+        proxies.append(proxy)
+    if entry.sharing != sharing([p.node for p in proxies]):
+        raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, "operands of the body")
+    return proxies
+
+
+def _made_anew(
+    tx: InstructionTranslatorBase,
+    fates: Fates,
+    made_of: Any,
+    arguments: tuple[Any, ...],
+    sources: Iterable[Source | None],
+) -> Any:
+    """Proxy of an opaque object that is made like the traced call's, of this call's arguments."""
+    new = [None if source is None else fates.transport(source) for source in sources]
+    values = [
+        a if source is None else value_at(fates.value, source) for a, source in zip(arguments, sources, strict=True)
+    ]
+    return tx.output.synthetic_graph_input(made_of, tuple(values), ctor_arg_sources=tuple(new)).as_proxy()
+
+
+def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
+    bound = tx.output.current_tracer.bound_symbols.get(expression)
+    if not isinstance(bound, torch.fx.Proxy):
+        raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, str(expression))
+    return bound
+
+
+def sharing(nodes: list[Node]) -> Hashable:
+    """Which of the values are one, and which share a storage."""
+    number: dict[Any, int] = {}
+    return tuple(
+        (
+            number.setdefault(node, len(number)),
+            tuple(number.setdefault(s, len(number)) for s in value_storages(node.meta.get("example_value"))),
+        )
+        for node in nodes
+    )
+
+
+def name_of(tracker: VariableTracker) -> str:
+    """Where the value of ``tracker`` comes from, for messages."""
+    try:
+        return tracker.source.name if tracker.source is not None else type(tracker).__name__
+    except NotImplementedError:  # a cell of the frame has no name
+        return type(tracker).__name__

@@ -1,0 +1,279 @@
+"""What tracing a region observed and changed, whoever answered it.
+
+Note [A read set is everything behind the arguments]
+A traced body depends on what tracing it observed.  Dynamo answers an observation in many ways: it
+builds a tracker and makes a guard, finds the tracker in a cache, finds the guard made before,
+asks the side effects.  A recorder at each of these doors would miss the next one.  So the read
+set is not what was recorded; it is all that may have been read:
+
+- *behind an argument* (a source that begins with an argument's source): every guard there is, made
+  by this call or before, and every tracker there is.  Each must hold again behind the new
+  argument.  It is a little more than was read, and never less.
+- *elsewhere*: such a source is the same source in every call, so the same real object answers.  Only
+  what the frame itself changes meanwhile can differ.  For that, the objects that the call met are
+  kept (``Observer.met``); a change of one that is pending refuses.
+
+What a guard does not say although tracing looks at it is compared besides: a module's hooks, an
+object's own attributes, and which things are one object.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Container, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.regions.trace.containers import INDEXED, Watch
+from torch._dynamo.regions.trace.deferred import HeldConstant
+from torch._dynamo.regions.trace.deferred_values import Holding
+from torch._dynamo.regions.trace.events import LISTENING, RECORDERS, Listener
+from torch._dynamo.regions.trace.state import autograd_state
+from torch._dynamo.regions.trace.substitution import resolver
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.hashable import HashableTracker
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._dynamo.variables.user_defined import InspectVariable
+from torch.utils._ordered_set import OrderedSet
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import Source
+
+
+class ReadingCache(dict[Any, Any]):
+    """Dynamo's cache of trackers by source, which tells the observers what is asked of it.
+
+    So does ``traced_sources``, which Dynamo's tracer adds each source to that a tracker is built for.
+    """
+
+    def __init__(self, trackers: dict[Any, Any]) -> None:
+        super().__init__(trackers)
+        self.observers: list[Observer] = []
+
+    def get(self, source: Any, default: Any = None) -> Any:
+        for observer in self.observers:
+            observer.sources.add(source)
+        return super().get(source, default)
+
+
+class Observer:
+    """Observes one call of a region while it is traced."""
+
+    def __init__(self, tx: InstructionTranslatorBase) -> None:
+        self.tx = tx
+        # Sources that the call asked for, through any door that knows a source, in that order.
+        self.sources: OrderedSet[Source] = OrderedSet()
+        # Sources that the call came by in another way than by an argument's tracker, and opaque objects it looked into.
+        self.listener = Listener()
+        # Trackers whose pending attributes or cells were read, but for those constants that are held back.
+        self.read_pending: list[VariableTracker] = []
+        self.holding = Holding(self)
+        # Contents of cells that were read.
+        self.loaded: list[VariableTracker] = []
+        # Trackers that were changed, but for those that the call made.
+        self.changed: list[VariableTracker] = []
+        self._counts = self._count()
+        # Objects that Dynamo knew before the call. Kept, so that no id is used again.
+        self._known = list(tx.output.side_effects.id_to_variable.values())
+        # tracker -> name -> what the frame had bound it to before the call
+        self.before = {item: dict(stored) for item, stored in tx.output.side_effects.store_attr_mutations.items()}
+        # id of a tensor's tracker -> its autograd state before the call
+        self._autograd = {id(t): _autograd_state(t) for t in self._known if isinstance(t, TensorVariable)}
+
+    def __enter__(self) -> Observer:
+        output = self.tx.output
+        if type(output.variable_tracker_cache) is not ReadingCache:
+            output.variable_tracker_cache = ReadingCache(output.variable_tracker_cache)
+        self._outer_sources = output.current_tracer.traced_sources
+        output.current_tracer.traced_sources = type(self._outer_sources)()
+        output.variable_tracker_cache.observers.append(self)  # type: ignore[attr-defined]
+        recorders = RECORDERS.of(output)
+        self._watch = Watch(self.tx, () if recorders else INDEXED.of(output).values())
+        recorders.append(self)
+        LISTENING.append(self.listener)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        LISTENING.remove(self.listener)
+        self.holding.end()
+        self._watch.end()
+        output = self.tx.output
+        RECORDERS.of(output).remove(self)
+        output.variable_tracker_cache.observers.remove(self)  # type: ignore[attr-defined]
+        own = output.current_tracer.traced_sources
+        self.sources.update(own)
+        self._outer_sources.update(own)
+        output.current_tracer.traced_sources = self._outer_sources
+
+    @contextlib.contextmanager
+    def looks_aside(self) -> Iterator[None]:
+        """What is read meanwhile is not what the call reads."""
+        tracer = self.tx.output.current_tracer
+        sources, came_by, traced = OrderedSet(self.sources), set(self.listener.came_by), tracer.traced_sources
+        tracer.traced_sources = type(traced)()
+        try:
+            yield
+        finally:
+            self.sources, tracer.traced_sources = sources, traced
+            self.listener.came_by.intersection_update(came_by)
+
+    def load(self, item: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
+        """Hears that ``item`` is bound to ``value``; returns what the call gets to see."""
+        if not _stands_for(value, self.before.get(item, {}).get(name)):
+            return value  # bound by the call itself
+        if isinstance(item, (NewGlobalVariable, CellVariable)):
+            held = self.holding.load_bound(item, name, value)
+            if held is not value:
+                return held
+        # What inspect finds out of a function is kept by Dynamo, and nobody changes it.
+        if not isinstance(item, InspectVariable):
+            self.read_pending.append(item)
+        return value
+
+    def _count(self) -> tuple[int, ...]:
+        """Effects that go through no door of their own."""
+        output = self.tx.output
+        return (
+            len(output.side_effects.tensor_hooks),
+            len(output.side_effects.save_for_backward),
+            len(output.random_calls),
+            len(output.root_tx.debug_locals),
+        )
+
+    @property
+    def has_other_effects(self) -> bool:
+        """Whether the call left an effect that is no change of an object: a hook, a random number."""
+        return self._count() != self._counts
+
+    def adopt(self, sources: Iterable[Source], met: Iterable[VariableTracker]) -> None:
+        """Takes over what a call that was stamped out inside this one would have met."""
+        self.sources.update(sources)
+        # What can never be changed is no pending state.
+        self.read_pending += [t for t in met if t.source is None and t.mutation_type is not None]
+
+    def changed_autograd_state(self, tracker: VariableTracker) -> bool:
+        """Whether the call changed that or how autograd records a tensor that it met."""
+        before = self._autograd.get(id(tracker))
+        if before is None and tracker.source is not None:
+            try:
+                before = autograd_state(resolver(self.tx)(tracker.source))
+            except Exception:
+                return False  # the frame made it: an argument, whose state is in the fingerprint
+        return before is not None and before != _autograd_state(tracker)
+
+    def made_since(self) -> set[int]:
+        """ids of the trackers of the objects that the call made."""
+        known = set(map(id, self._known))
+        return {id(t) for t in self.tx.output.side_effects.id_to_variable.values() if id(t) not in known}
+
+    def looked_at(self) -> list[Source]:
+        """Sources that the call asked for, but for those of things that nobody has looked at since."""
+        cache = self.tx.output.variable_tracker_cache
+        return [s for s in self.sources if (tracker := dict.get(cache, s)) is None or tracker.is_realized()]
+
+    def met(self) -> list[VariableTracker]:
+        """Trackers of the objects that the call met, by a source or through pending state."""
+        cache = self.tx.output.variable_tracker_cache
+        found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
+        return found + self.read_pending + self.loaded
+
+
+def _autograd_state(tracker: Any) -> Any:
+    value = tracker.proxy.node.meta.get("example_value")
+    return None if value is None else autograd_state(value)
+
+
+def _stands_for(value: VariableTracker, other: VariableTracker | None) -> bool:
+    while value is not other and type(value) is HeldConstant:
+        value = value.held
+    return value is other
+
+
+def sources_held(trackers: list[VariableTracker], unseen: bool = False) -> Iterator[Source]:
+    """Sources of ``trackers`` and of what their containers hold; also of what nobody has looked at, if ``unseen``.
+
+    What a container holds may be known by another source than the one it came by; here are both.
+    """
+    todo, seen = list(trackers), set()
+    while todo:
+        tracker: Any = todo.pop()
+        if id(tracker) in seen:
+            continue
+        seen.add(id(tracker))
+        if tracker.source is not None and (unseen or tracker.is_realized()):
+            yield tracker.source
+        if (found := tracker.unwrap()) is not tracker:
+            todo.append(found)
+        elif not issubclass(type(tracker), LazyVariableTracker):
+            todo += _kept_by(tracker)
+
+
+def _kept_by(tracker: VariableTracker) -> Iterator[VariableTracker]:
+    """Trackers that ``tracker`` has, in whatever it keeps them.
+
+    ``VariableTracker.visit`` leaves out keys of dicts, and asks objects of the program for their class.
+    """
+    todo = [value for name, value in vars(tracker).items() if name not in tracker._nonvar_fields]
+    while todo:
+        value = todo.pop()
+        kind = type(value)  # ``isinstance`` asks an object of the program for its __class__
+        if issubclass(kind, VariableTracker):
+            yield value
+        elif kind is HashableTracker:
+            yield value.vt
+        elif kind in (list, tuple):
+            todo += value
+        elif kind in (dict, collections.OrderedDict):
+            todo += [*value, *value.values()]
+
+
+def come_by(observer: Observer, arguments: list[VariableTracker]) -> set[Source]:
+    """Sources by which the call may have come in another way than by the tracker of an argument with that source.
+
+    A body may be given ``model.layer`` and read ``model`` besides: then the source does not say what is the argument.
+    """
+    found = observer.listener.came_by.union(sources_held(observer.loaded, unseen=True))
+    for tracker in (*arguments, *observer.met()):
+        if (known := tracker.unwrap()).source is not None and known.is_realized():
+            found.update(s for s in sources_held([known], unseen=True) if s != known.source)
+    return found
+
+
+def reachable(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
+    """Trackers that can be reached from ``trackers`` through containers, themselves included."""
+    todo, seen = list(trackers), set()
+    while todo:
+        tracker: Any = todo.pop()
+        if id(tracker) in seen:
+            continue
+        seen.add(id(tracker))
+        if not issubclass(type(tracker), LazyVariableTracker):
+            yield tracker
+            todo += _kept_by(tracker)
+        elif tracker.is_realized():
+            todo.append(tracker.unwrap())
+
+
+def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:
+    """The first of the existing objects behind ``trackers`` that the frame has changed, if any."""
+    return changed_among(tx, reachable(trackers))
+
+
+def changed_among(
+    tx: InstructionTranslatorBase, trackers: Iterable[VariableTracker], but: Container[int] = ()
+) -> VariableTracker | None:
+    """The first of ``trackers`` that the frame has changed, if any.
+
+    Those with an id in ``but`` don't count, nor do globals and cells: what they are bound to is in an entry's bucket.
+    """
+    side_effects = tx.output.side_effects
+    for tracker in trackers:
+        if tracker.mutation_type is None or tracker.source is None or id(tracker) in but:
+            continue
+        if not isinstance(tracker, (NewGlobalVariable, CellVariable)) and side_effects.is_modified(tracker):
+            return tracker
+    return None

@@ -1,0 +1,265 @@
+"""The result of a traced call as a recipe: how to make another call's result out of its own parts.
+
+A recipe is a tree.  Its leaves are the values that the body computes (by the place of their node),
+the trackers that the call was made with (by the place of their leaf), values with a source
+(transported), and constants.  Its inner nodes are the containers and objects that the call made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.fx
+from torch._dynamo import variables
+from torch._dynamo.regions.keys import Unkeyable, tensor_key, value_storages
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace.expressions import Applied, Behind, Bound, Given
+from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVariable
+from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.regions.trace.deferred_values import Holding
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import Source
+
+
+@dataclasses.dataclass
+class Maker:
+    """What a recipe needs of the call that it is carried out for."""
+
+    tx: InstructionTranslatorBase
+    # place of a node in the body -> a tracker of its value
+    computed: Callable[[int], VariableTracker]
+    # place of a leaf -> the tracker that the call was made with
+    given: Callable[[int], VariableTracker]
+    # source in the traced call -> tracker of what stands there in this one
+    found: Callable[[Source], VariableTracker]
+    # The constants among the arguments.
+    held: Sequence[VariableTracker]
+
+    def constant(self, expression: Any) -> VariableTracker:
+        """The constant that ``expression`` is in this call; held back, if it comes from what a call around holds."""
+        if isinstance(expression, Given):
+            return self.held[expression.number]
+        if isinstance(expression, Behind):
+            return self.found(expression.source)
+        if isinstance(expression, Bound):
+            return expression.load(self.tx)
+        if isinstance(expression, Applied):
+            parts = [self.constant(part) for part in expression.parts]
+            return variables.BuiltinVariable(expression.fn).call_function(self.tx, parts, {})
+        return ConstantVariable.create(expression)
+
+
+class Recipe(NamedTuple):
+    """How a value is made, and that in words that can be compared and transported."""
+
+    # Carried out once a call; the memo keeps one object one object.
+    make: Callable[[Maker], VariableTracker]
+    says: Any
+
+
+class RecipeWriter:
+    """Writes the recipe of one traced call's result."""
+
+    def __init__(
+        self, tx: InstructionTranslatorBase, arguments: Arguments, nodes: list[torch.fx.Node], holding: Holding
+    ) -> None:
+        self.tx = tx
+        self.arguments = arguments
+        self.holding = holding
+        self.given = {id(leaf.tracker): i for i, leaf in enumerate(arguments.leaves)}
+        for i, leaf in enumerate(arguments.leaves):
+            known = leaf.tracker.unwrap()
+            # A constant is not known by its tracker, which may stand for an equal one.
+            if known is not leaf.tracker and type(known) is not ConstantVariable:
+                self.given.setdefault(id(known), i)
+        self.places = {node: i for i, node in enumerate(nodes)}
+        # Storages that the call was made with: no result may live in one.
+        self.outside = {
+            storage
+            for node in nodes
+            for operand in node.all_input_nodes
+            if operand not in self.places
+            for storage in value_storages(operand.meta.get("example_value"))
+        }
+        # Places of the body's nodes that the result is made of.
+        self.results: list[int] = []
+        self._memo: dict[int, Recipe] = {}
+        # Trackers whose parts are being written.
+        self._open: list[VariableTracker] = []
+
+    def write_result(self, tracker: VariableTracker) -> Recipe:
+        """The recipe of what the call returned.
+
+        Raises CannotReuse when it is of a kind that is not rebuilt, or cannot be without running the body.
+        """
+        recipe = self.write(tracker)
+        nodes = list(self.places)
+        check_results(self.tx, [nodes[p].meta.get("example_value") for p in self.results], self.outside)
+        return recipe
+
+    def write(self, tracker: VariableTracker) -> Recipe:
+        """The recipe of a part of the result.  Raises CannotReuse when it is of a kind that is not rebuilt."""
+        if (expression := self.holding.expression_of(tracker)) is not None:
+            return Recipe(lambda maker: maker.constant(expression), ("expression", expression))
+        if issubclass(type(tracker), LazyVariableTracker):
+            lazy: Any = tracker
+            if not lazy.is_realized():
+                if any(lazy is path.seen for path in self.holding.paths):
+                    raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, lazy.original_source().name)
+                return self._from_source(lazy.original_source())
+            tracker = lazy.unwrap()
+        if tracker in self._open:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "an object that holds itself")
+        if id(tracker) not in self._memo:
+            self._open.append(tracker)
+            self._memo[id(tracker)] = _once(self._write(tracker))
+            self._open.pop()
+        return self._memo[id(tracker)]
+
+    def _write(self, tracker: Any) -> Recipe:
+        kind = type(tracker)
+        if (place := self.given.get(id(tracker))) is not None:
+            return Recipe(lambda maker: maker.given(place), ("argument", place))
+        if kind in (TensorVariable, SymNodeVariable):
+            return self._value(tracker)
+        if tracker.source is not None:
+            return self._from_source(tracker.source)
+        if kind is ConstantVariable:
+            return Recipe(lambda maker: tracker, ("constant", type(tracker.value), repr(tracker.value)))
+        if kind in (ListVariable, TupleVariable, SizeVariable):
+            items = [self.write(item) for item in tracker.items]
+            fresh = {"mutation_type": ValueMutationNew()} if kind is ListVariable else {}
+            return Recipe(
+                lambda maker: kind([item.make(maker) for item in items], **fresh), (kind, *(i.says for i in items))
+            )
+        if kind is ConstDictVariable:
+            pairs = [(key, self.write(value)) for key, value in tracker.items.items()]
+            if not all(type(key.vt) is ConstantVariable for key, _ in pairs):
+                raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a dict whose keys are no constants")
+            return Recipe(
+                lambda maker: ConstDictVariable(
+                    {key: value.make(maker) for key, value in pairs}, tracker.user_cls, mutation_type=ValueMutationNew()
+                ),
+                (tracker.user_cls, *((repr(key.vt.as_python_constant()), value.says) for key, value in pairs)),
+            )
+        if kind in (UserDefinedObjectVariable, FrozenDataClassVariable):
+            return self._object(tracker)
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, kind.__name__)
+
+    def write_target(self, tracker: VariableTracker) -> Recipe:
+        """The recipe of an object that the call changes."""
+        if (place := self.given.get(id(tracker))) is not None:
+            return Recipe(lambda maker: maker.given(place), ("argument", place))
+        if isinstance(tracker, CellVariable):
+            return Recipe(lambda maker: tracker, ("cell", id(tracker)))
+        if isinstance(tracker, NewGlobalVariable):
+            source: Any = tracker.source
+            name = source.global_name
+
+            def bind(maker: Maker) -> VariableTracker:
+                bound = maker.tx.output.root_tx.symbolic_globals
+                return maker.tx.output.side_effects.track_global_existing(source, bound[name])
+
+            return Recipe(bind, ("global", name))
+        return self._from_source(tracker.source)
+
+    def _from_source(self, source: Source | None) -> Recipe:
+        if source is None:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a value without a source")
+        return Recipe(lambda maker: maker.found(source), ("source", source))
+
+    def _value(self, tracker: Any) -> Recipe:
+        node = tracker.proxy.node
+        place = self.places.get(node)
+        if self.tx.output.side_effects.store_attr_mutations.get(tracker):
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor with attributes of the user's")
+        if place is None:
+            if tracker.source is None:
+                raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is returned")
+            return self._from_source(tracker.source)
+        if place not in self.results:
+            self.results.append(place)
+        return Recipe(lambda maker: maker.computed(place), ("result", place))
+
+    def _object(self, tracker: Any) -> Recipe:
+        if type(tracker.mutation_type) is not AttributeMutationNew or tracker.cls_source is None:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, type(tracker.value).__name__)
+        side_effects = self.tx.output.side_effects
+        init = [self.write(a) for a in tracker.init_args or []]
+        stored = side_effects.store_attr_mutations.get(tracker, {})
+        if any(isinstance(value, variables.DeletedVariable) for value in stored.values()):
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "an object with a deleted attribute")
+        kinds = {name: side_effects.get_attr_mutation_kind(tracker, name) for name in stored}
+        fields = {name: self.write(value) for name, value in stored.items()}
+
+        def make(maker: Maker) -> VariableTracker:
+            cls = VariableTracker.build(maker.tx, type(tracker.value), tracker.cls_source, realize=True)
+            effects = maker.tx.output.side_effects
+            made = effects.track_new_user_defined_object(tracker.base_cls_vt, cls, [a.make(maker) for a in init])
+            for name, value in fields.items():
+                effects.store_attr(made, name, value.make(maker), kinds[name])
+            return made
+
+        says = (type(tracker.value), *(a.says for a in init), *((name, value.says) for name, value in fields.items()))
+        return Recipe(make, says)
+
+
+def _once(recipe: Recipe) -> Recipe:
+    """``recipe``, carried out at most once for each maker."""
+    last: list[Any] = [None, None]
+
+    def make(maker: Maker) -> VariableTracker:
+        if last[0] is not maker:
+            last[:] = maker, recipe.make(maker)
+        return last[1]
+
+    return Recipe(make, recipe.says)
+
+
+def value_like(value: torch.Tensor) -> torch.Tensor:
+    """A fake tensor with the metadata of ``value``, in memory of its own; call it under the fake mode."""
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    if not value.requires_grad:
+        return made
+    made.requires_grad_()
+    if value.is_leaf:
+        return made
+    with torch.enable_grad():
+        return made.clone()  # the result of an operator
+
+
+def _metadata(value: torch.Tensor) -> tuple[Any, ...]:
+    return value.shape, value.stride(), value.storage_offset(), value.dtype, value.requires_grad, value.is_leaf
+
+
+def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set[int]) -> None:
+    """Raises CannotReuse unless values like ``values`` can be made without running the body."""
+    taken = set(outside)
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a size that the body computes")
+        storages = value_storages(value)
+        if taken.intersection(storages):
+            raise CannotReuse(ReuseMissReason.RESULT_SHARES_MEMORY)
+        taken.update(storages)
+        try:
+            tensor_key(value)
+        except Unkeyable as e:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, str(e)) from None
+        mode: Any = tx.fake_mode
+        with mode:
+            if value.is_conj() or value.is_neg() or _metadata(value_like(value)) != _metadata(value):
+                raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor of unusual layout")

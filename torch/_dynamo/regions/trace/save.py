@@ -1,0 +1,337 @@
+"""Saves what a traced call of a region depended on, as an entry that later calls may be stamped out of.
+
+``save`` turns a traced call into an entry, or says why it cannot.  See Note [A read set is everything behind the
+arguments] in read_set.py for why the entry's condition is complete, and lookup.py for how it is checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.regions.frame import RegionCall
+from torch._dynamo.regions.keys import lifted_key, value_storages
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace.deferred import Held
+from torch._dynamo.regions.trace.effects import write_effects
+from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.guard_facts import guard_fact
+from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
+from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
+from torch._dynamo.regions.trace.read_set import Observer, changed_among, come_by, reachable, sources_held
+from torch._dynamo.regions.trace.recipe import RecipeWriter
+from torch._dynamo.regions.trace.state import cells_of, tensor_state
+from torch._dynamo.regions.trace.substitution import Resolver, bare, resolver, root_of
+from torch._dynamo.regions.trace.values import check_kinds, check_steps
+from torch._dynamo.source import LocalCellSource
+from torch._dynamo.variables.functions import UserFunctionVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
+from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
+from torch.fx.operator_facts import writes_memory_only
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+def save(
+    tx: InstructionTranslatorBase,
+    arguments: Arguments,
+    observer: Observer,
+    call: RegionCall,
+    result: VariableTracker,
+) -> InvokeSubgraphReuseEntry:
+    """The entry of a call that was just traced.
+
+    Raises CannotReuse when no later call may be stamped out of it.
+    """
+    writer = RecipeWriter(tx, arguments, call.nodes, observer.holding)
+    existing = _changed(arguments, observer)
+    effects = write_effects(tx, observer, existing, writer)
+    untouched = _untouched(arguments, observer)
+    _check_pending(tx, observer, existing, untouched)
+    if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
+        raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
+    writes = _writes(tx, call, writer.outside)
+    recipe = writer.write_result(result)
+    inputs = inputs_from(tx, arguments, call.operands)
+    condition = _condition(tx, arguments, observer, existing, untouched)
+    entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
+    return entry(call, condition, inputs, sharing(call.operands), writer.results, recipe, effects, writes)
+
+
+def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) -> list[int]:
+    """Numbers of the operands in whose memory the call writes.
+
+    Raises CannotReuse when a write may change more of a tensor than its memory: its shape, or that autograd records it.
+    """
+    written: set[int] = set()
+    for node in call.nodes:
+        for operand in tx.output.region_tracker.written_operands(node):
+            found = outside.intersection(value_storages(operand.meta.get("example_value")))
+            if found and not writes_memory_only(node):
+                raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node} writes to {operand}")
+            written |= found
+    places = []
+    for place, node in enumerate(call.operands):
+        value = node.meta.get("example_value")
+        if not written.intersection(value_storages(value)):
+            continue
+        if value.requires_grad:
+            raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node}, which requires grad")
+        places.append(place)
+    return places
+
+
+def _changed(arguments: Arguments, observer: Observer) -> list[VariableTracker]:
+    """Trackers of the objects that the call changed but did not make."""
+    given = {id(leaf.tracker) for leaf in arguments.leaves}
+    changed = dict.fromkeys(observer.changed)
+    return [t for t in changed if t.source is not None or id(t) in given or _existing(t)]
+
+
+def _untouched(arguments: Arguments, observer: Observer) -> set[Source]:
+    """Elements of indexed containers that the call did not come by, neither through the container nor by another way.
+
+    Raises CannotReuse when it came by the element that it indexed by another way too.
+    """
+    holding = observer.holding
+    others = [s for leaf in arguments.leaves for s in leaf.sources]
+    others += sources_held(observer.loaded + observer.read_pending)
+    for path in holding.paths:
+        if path.seen.is_realized() or any(root_of(s, (path.element,)) for s in others):
+            raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, path.element.name)
+    return holding.untouched - {root_of(s, holding.untouched) for s in (*others, *observer.looked_at())}
+
+
+def _check_pending(
+    tx: InstructionTranslatorBase, observer: Observer, existing: list[VariableTracker], untouched: set[Source]
+) -> None:
+    made = observer.made_since()
+    if old := next((t for t in observer.read_pending if id(t) not in made), None):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
+    # What the call itself has changed is as it was before, if it was not changed then.
+    now = {id(tracker) for tracker in existing if tracker not in observer.before}
+    met = (t for t in reachable(observer.met()) if not _is_under(t, untouched))
+    if old := changed_among(tx, met, now):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
+
+
+def _existing(tracker: VariableTracker) -> bool:
+    return tracker.mutation_type is not None and tracker.mutation_type.scope == 0
+
+
+def _condition(
+    tx: InstructionTranslatorBase,
+    arguments: Arguments,
+    observer: Observer,
+    changed: list[VariableTracker],
+    untouched: set[Source],
+) -> InvokeSubgraphReuseCondition:
+    resolve = resolver(tx)
+    behind = _Behind(tx, arguments, observer, untouched)
+    behind.check_arguments(arguments)
+    known = _guards_by_source(tx)
+    free = (observer.holding.indices - observer.sources) | _lifted(observer, resolve)
+    indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
+    # In the order in which tracing met them: a reuse makes its guards, and the inputs of the graph, in that order.
+    guarded = [s for s in known if behind.holds(s) and s not in indices]
+    looked_at, held = observer.looked_at(), list(sources_held(observer.met()))
+    # What a container holds that was opened before the call: its elements are found without a look at their sources,
+    # and Dynamo may know them by others, without a guard that says so.
+    reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
+    sources = list(dict.fromkeys((*guarded, *reached)))
+    cells = list(cells_of((s for s in sources if not behind.is_function(s)), resolve))
+    _check_cells(tx, observer, changed, {id(resolve(cell)) for cell in cells})
+    sources = list(dict.fromkeys((*sources, *cells)))
+    check_kinds(tx, looked_at)
+    check_steps(sources)
+    facts = [fact for s in guarded for guard in known[s] if (fact := guard_fact(guard, resolve)) is not None]
+    tracked = _tracked(tx, _values(sources, resolve))
+    # By which Dynamo knows an object, maybe since before the call: it has to stand at both in another call.
+    sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
+    values = _values(sources, resolve)
+    unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), values, behind, resolve)
+    tensors = _tensors(tx, sources)
+    # A held argument has no sources.
+    fixed = come_by(observer, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
+    # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
+    own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
+    met = [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own and not _is_under(t, untouched)]
+    condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
+    return condition(
+        behind.leaf_sources,
+        sources,
+        facts,
+        [(source, unguarded_state(value)) for source, value in values],
+        unmoved,
+        tracked,
+        _ties(values, unmoved),
+        tensors,
+        _unmoved_tensors(observer, behind, met),
+        observer.holding.pins,
+        observer.holding.paths,
+        indices,
+        # What they hold is looked up now: what a container holds later on, without being changed, was not met.
+        met,
+        fixed.intersection(s for sources in behind.leaf_sources for s in sources),
+        sorted(filter(behind.holds, tx.output.guard_on_key_order), key=operator.attrgetter("name")),
+        None,
+    )
+
+
+def _guards_by_source(tx: InstructionTranslatorBase) -> dict[Source, list[Any]]:
+    """The guards that there are: Dynamo's own index also has those that it has replaced by stronger ones."""
+    guards = tx.output.guards
+    index = (
+        (source, [g for g in of_source if g in guards.inner]) for source, of_source in guards.source_to_guards.items()
+    )
+    return {source: of_source for source, of_source in index if of_source}
+
+
+class _Behind:
+    """Which sources are behind an argument of the call."""
+
+    def __init__(
+        self, tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer, untouched: set[Source]
+    ) -> None:
+        self.leaf_sources = [leaf.sources for leaf in arguments.leaves]
+        paths = (path.element for path in observer.holding.paths)
+        self.roots = {s for sources in self.leaf_sources for s in sources}.union(paths)
+        self._ends = self.roots | untouched
+        # A function among the arguments is compared by identity, and so are its cells.
+        functions = (leaf.sources for leaf in arguments.leaves if type(leaf.tracker.unwrap()) is UserFunctionVariable)
+        self._functions = set(itertools.chain.from_iterable(functions))
+
+    def holds(self, source: Source) -> bool:
+        return root_of(source, self._ends) in self.roots
+
+    def is_function(self, source: Source) -> bool:
+        return root_of(source, self._ends) in self._functions
+
+    def check_arguments(self, arguments: Arguments) -> None:
+        """Raises CannotReuse when sources behind an argument begin with one that the fingerprint does not show."""
+        for leaf in arguments.leaves:
+            if issubclass(type(leaf.tracker), Held):
+                continue  # what was looked at of it is pinned
+            source = leaf.tracker.unwrap().source
+            if source is not None and not any(root_of(s, (bare(source),)) for s in leaf.sources):
+                raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")
+
+
+def _values(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]]:
+    """What stands at ``sources`` when the frame begins, but for plain constants and where nothing stands.
+
+    Raises CannotReuse when only code of the program could tell.
+    """
+    found = []
+    for source in sources:
+        try:
+            value = resolve(source)
+        except RunsCode as e:
+            raise CannotReuse(ReuseMissReason.RUNS_CODE, f"{source.name}: {e}") from None
+        except Exception:
+            continue  # nothing there, or nothing that stands still: a guard says so, if it mattered
+        if type(value) not in EXACT:
+            found.append((source, value))
+    return found
+
+
+def _unmoved(
+    tx: InstructionTranslatorBase,
+    ways: Iterable[Source],
+    values: list[tuple[Source, Any]],
+    behind: _Behind,
+    resolve: Resolver,
+) -> dict[int, Source]:
+    """Objects that are the same in every call, by id: met, or known, at a source that no argument leads to."""
+    found: dict[int, Source] = {}
+    for source, value in _values([s for s in ways if root_of(s, behind.roots) is None], resolve):
+        found.setdefault(id(value), source)
+    trackers = tx.output.side_effects.id_to_variable
+    for source, value in values:
+        owner = trackers.get(id(value))
+        if owner is None or owner.source is None:
+            continue
+        if type(owner.source) is LocalCellSource:
+            raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{source.name}, a cell of the frame")
+        if root_of(owner.source, behind.roots) is None:
+            # What the frame learned of it is guarded at a source that is the same in every call.
+            found.setdefault(id(value), owner.source)
+    return found
+
+
+def _tracked(tx: InstructionTranslatorBase, values: list[tuple[Source, Any]]) -> dict[int, Source]:
+    """id of each of ``values`` that Dynamo tracks -> the source that it knows it by."""
+    trackers = tx.output.side_effects.id_to_variable
+    known = ((id(value), trackers.get(id(value))) for _, value in values)
+    return {i: tracker.source for i, tracker in known if tracker is not None and tracker.source is not None}
+
+
+def _ties(values: list[tuple[Source, Any]], unmoved: dict[int, Source]) -> set[Source]:
+    """Sources whose objects stand at others too, or are the same in every call."""
+    ways: dict[int, set[Source]] = {}
+    for source, value in values:
+        ways.setdefault(id(value), set()).add(bare(source))
+    return {s for i, found in ways.items() if len(found) > 1 or i in unmoved for s in found}
+
+
+def _tensors(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple[Source, Any]]:
+    """Metadata of the tensors that were looked at.  Raises CannotReuse for numbers that have a symbol."""
+    found = []
+    trackers = tx.output.variable_tracker_cache
+    for source in sources:
+        tracker = dict.get(trackers, source)
+        seen = tracker.unwrap() if tracker is not None and tracker.is_realized() else None
+        if isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
+            raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
+        if isinstance(seen, TensorVariable):
+            found.append((source, tensor_state(seen)))
+    return found
+
+
+def _unmoved_tensors(observer: Observer, behind: _Behind, met: list[VariableTracker]) -> list[tuple[Any, Any]]:
+    """Trackers of the tensors that the call met and that no argument leads to, and their states.
+
+    The frame may change what another call sees of them: that autograd records them, their sizes.  Raises CannotReuse
+    when the call itself did that to a tensor: then it saw it as it was before.
+    """
+    found = []
+    for tracker in met:
+        if isinstance(tracker, TensorVariable):
+            if observer.changed_autograd_state(tracker):
+                raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, name_of(tracker))
+            if tracker.source is None or not behind.holds(tracker.source):
+                found.append((tracker, tensor_state(tracker)))
+    return found
+
+
+def _check_cells(
+    tx: InstructionTranslatorBase, observer: Observer, changed: list[VariableTracker], behind: set[int]
+) -> None:
+    """Raises CannotReuse when the call met new contents of a cell behind an argument: another call has its own cell."""
+    known = tx.output.side_effects.id_to_variable
+    own = {id(known[i]) for i in behind if i in known}
+    if cell := next((b.where for b in observer.holding.bound if id(b.where) in own), None):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, f"a {type(cell).__name__}")
+    if cell := next((t for t in changed if id(t) in own), None):
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(cell).__name__} behind an argument")
+
+
+def _lifted(observer: Observer, resolve: Resolver) -> set[Source]:
+    """Sources of opaque objects that are lifted where an operator takes them, and that the call has not looked into."""
+    found = set()
+    for source in observer.looked_at():
+        try:
+            if source not in observer.listener.opened and lifted_key(resolve(source)):
+                found.add(source)
+        except Exception:
+            continue  # nothing there when the frame begins
+    return found
+
+
+def _is_under(tracker: VariableTracker, sources: set[Source]) -> bool:
+    return tracker.source is not None and root_of(tracker.source, sources) is not None

@@ -1,0 +1,53 @@
+"""What tracing may see of tensors, captured values and functions beside their guards."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._dynamo.regions.keys import Unkeyable, constant_key, lifted_key, tensor_key
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace.substitution import Resolver
+from torch._dynamo.source import AttrSource, ClosureSource, GetItemSource
+from torch._guards import Source
+
+
+def value_key(value: Any) -> Hashable:
+    try:
+        return tensor_key(value) if isinstance(value, torch.Tensor) else lifted_key(value) or constant_key(value)
+    except Unkeyable as e:
+        raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
+
+
+def autograd_state(value: torch.Tensor) -> tuple[bool, ...]:
+    """What the frame may change of a tensor without changing its metadata."""
+    try:
+        return value.requires_grad, value.is_leaf, value.grad_fn is None
+    except RuntimeError:
+        # Made as a view without gradients, and written to with them: autograd refuses to say what made it.
+        return (value.requires_grad,)
+
+
+def tensor_state(tracker: Any) -> Hashable:
+    """What may be read of a tensor that is looked at, whether or not it becomes an operand."""
+    value = tracker.proxy.node.meta.get("example_value")
+    return tracker.class_type, value_key(value), autograd_state(value)
+
+
+def cells_of(sources: Iterable[Source], resolve: Resolver) -> Iterator[Source]:
+    """Sources of the closure cells of the functions at ``sources``.
+
+    Dynamo asks for none of them when it knows the cell by another function.
+    """
+    for source in sources:
+        try:
+            value = resolve(source)
+        except Exception:
+            continue  # nothing there when the frame begins
+        kind = type(value)
+        if kind is types.MethodType:
+            value, source = value.__func__, AttrSource(source, "__func__")
+        if type(value) is types.FunctionType:
+            yield from (GetItemSource(ClosureSource(source), i) for i in range(len(value.__closure__ or ())))

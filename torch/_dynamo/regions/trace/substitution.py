@@ -1,0 +1,336 @@
+"""Transport: rewrites sources along the argument substitution, and finds what stands at a source."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.regions.frame import PerFrame
+from torch._dynamo.regions.trace.objects import attribute_of, item_of, keys_of
+from torch._dynamo.regions.trace.sources import Step, field_names, source_parts, step_of
+from torch._dynamo.source import (
+    AttrSource,
+    DictGetItemSource,
+    DictSubclassGetItemSource,
+    LocalSource,
+    NNModuleSource,
+    NonSerializableSetGetItemSource,
+    TypeDictSource,
+    UnspecializedBuiltinNNModuleSource,
+    UnspecializedNNModuleSource,
+    UnspecializedParamBufferSource,
+)
+from torch._guards import ChainedSource, Source
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+
+
+def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
+    """The nearest of ``roots`` that ``source`` begins with, itself included; None when there is none."""
+    at: Source | None = source
+    while at is not None:
+        if at in roots:
+            return at
+        at = at.base if isinstance(at, ChainedSource) else None
+    return None
+
+
+def bare(source: Source) -> Source:
+    """``source`` without what Dynamo adds to that of a module once it has looked at it."""
+    while isinstance(source, NNModuleSource):
+        source = source.base
+    return source
+
+
+UNKNOWN: Any = object()
+
+
+class Place:
+    """What is known, in one call, of a source of an earlier one."""
+
+    __slots__ = ("fate", "moves", "new", "same", "source", "tracker", "value")
+
+    def __init__(self, source: Source, new: Source | None, moves: bool) -> None:
+        # Kept, so that its id is not used again.
+        self.source = source
+        # The source in this call; None as long as nobody has asked for it.
+        self.new = new
+        # Whether that is another one.
+        self.moves = moves
+        # What stands there in this call.
+        self.value = UNKNOWN
+        self.fate: Fate | None = None
+        # Whether the earlier call found the very same object there: then all that it learned of it holds.
+        self.same = False
+        # What was built of it.
+        self.tracker: VariableTracker | None = None
+
+
+class Transport:
+    """Rewrites sources: what began with an old root begins with the new one.
+
+    An entry asks for the same sources in each call, so they are found by id: a source's hash is slow.
+    """
+
+    def __init__(self, roots: dict[Source, Source]) -> None:
+        # old root -> new root
+        self._roots = dict(roots)
+        # id of a source -> its place
+        self._places: dict[int, Place] = {}
+
+    def __call__(self, source: Source) -> Source:
+        return self.of(self.place(source))
+
+    def of(self, place: Place) -> Source:
+        """The source in this call."""
+        if place.new is None:
+            source: Any = place.source
+            if not place.moves:
+                place.new = source
+            elif type(source) in _PLAIN:
+                place.new = _behind(source, self(source.base))
+            else:
+                parts = {name: self(part) for name, part in source_parts(source).items()}
+                place.new = dataclasses.replace(source, **parts)
+        return place.new
+
+    def place(self, source: Source) -> Place:
+        place = self._places.get(id(source))
+        if place is None:
+            root = self._roots.get(source)
+            if root is not None:
+                moves = root != source
+            elif type(source) in _BASE_ALONE:
+                moves = self.place(source.base).moves  # type: ignore[attr-defined]
+            else:
+                moves = any(self.place(part).moves for part in source_parts(source).values())
+            place = self._places[id(source)] = Place(source, root, moves)
+        return place
+
+    def take(self, source: Source, moves: bool) -> Place:
+        """The place of a source of which is known whether it is another one in this call."""
+        place = self._places.get(id(source))
+        if place is None:
+            place = self._places[id(source)] = Place(source, None, moves)
+        return place
+
+    def add(self, old: Source, new: Source) -> bool:
+        """Adds a root; false when it is one already, with another end."""
+        if old not in self._roots:
+            self._roots[old] = new
+            self._places.clear()
+        return self._roots[old] == new
+
+
+# Most sources are of these kinds.
+_BASE_ALONE = (AttrSource, UnspecializedParamBufferSource, UnspecializedNNModuleSource, NNModuleSource)
+
+
+_PLAIN = (*_BASE_ALONE, UnspecializedBuiltinNNModuleSource)
+
+
+def _behind(source: Source, base: Source) -> Source:
+    """``source`` with another base.  Not checked anew, and nothing but its fields is taken over."""
+    kind: Any = type(source)
+    made = object.__new__(kind)
+    fields = vars(source)
+    vars(made).update({name: fields[name] for name in field_names(kind)}, base=base)
+    return made
+
+
+def resolver(tx: InstructionTranslatorBase) -> Resolver:
+    """The frame's: Dynamo leaves what the program changes as it is until the frame is compiled."""
+    return _RESOLVERS.of(tx.output)
+
+
+class Resolver:
+    """Finds the real value at a source, as it was when the frame began.
+
+    The common kinds of sources are followed as they are; none of their text is evaluated.
+    """
+
+    def __init__(self, output: Any) -> None:
+        root = output.root_tx
+        self._globals: Any = {"G": root.f_globals, "L": root.f_locals}
+        # source -> its value; filled along the way, since sources share their beginnings.
+        self._values: dict[Source, Any] = {}
+        # id of a source -> the source, so that its id is not used again, and its value; a source's hash is slow
+        self._by_id: dict[int, tuple[Source, Any]] = {}
+
+    def __call__(self, source: Source) -> Any:
+        """Raises what following the source raises: there may be nothing there."""
+        known = self._by_id.get(id(source))
+        if known is not None:
+            return known[1]
+        value = self._values.get(source, UNKNOWN)
+        if value is UNKNOWN:
+            value = _follow(source, self)
+            self._values[source] = value = self._find(source) if value is UNKNOWN else value
+        self._by_id[id(source)] = source, value
+        return value
+
+    def _find(self, source: Any) -> Any:
+        if type(source) is LocalSource:
+            return self._globals["L"][source.local_name]
+        if isinstance(source, NonSerializableSetGetItemSource):
+            return keys_of(self(source.base))[source.index]
+        if isinstance(source, (DictGetItemSource, DictSubclassGetItemSource)):
+            return item_of(self(source.base), self(source.index) if isinstance(source.index, Source) else source.index)
+        if isinstance(source, ChainedSource):
+            self(source.base)
+        return source.get_value(self._globals, {}, self._values)
+
+
+def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
+    """What stands at a source of a common kind, given what stands at its base; ``UNKNOWN`` for other kinds."""
+    step, key = step_of(source)
+    if step in (Step.EVALUATED, Step.OTHER):
+        return UNKNOWN
+    value = at(source.base)
+    if step is Step.ATTRIBUTE:
+        return attribute_of(value, key)
+    return item_of(value, key) if step is Step.ITEM else value
+
+
+def is_in_class(source: Source) -> bool:
+    """Whether ``source`` is the dictionary of a class, or an attribute that was found there."""
+    return type(source) is TypeDictSource or is_found_in_class(source)
+
+
+def is_found_in_class(source: Source) -> bool:
+    """Whether ``source`` is an attribute that was found in the dictionary of a class."""
+    return type(source) is DictGetItemSource and type(source.base) is TypeDictSource
+
+
+_RESOLVERS: PerFrame[Resolver] = PerFrame(Resolver)
+
+
+class Fate(enum.Enum):
+    """What tracing a call makes of a source of the earlier one."""
+
+    UNCHANGED = enum.auto()  # it is the same source
+    OWN = enum.auto()  # its object is new to the frame: it is guarded here, and known by this source from now on
+    KNOWN = enum.auto()  # the frame knows its object by another source: guarded to be that object
+    IN_CLASS = enum.auto()  # an attribute of a class that was looked up before: guarded where that was
+    BEHIND_KNOWN = enum.auto()  # behind such an object, and guarded there
+
+
+class Fates:
+    """The fates of sources in one call: which guards of an earlier call it has, and which are to be checked."""
+
+    def __init__(self, tx: InstructionTranslatorBase, transport: Transport, resolve: Resolver) -> None:
+        self.transport = transport
+        self.resolve = resolve
+        self._trackers = tx.output.side_effects.id_to_variable
+        self._stamped = STAMPED.of(tx.output)
+        # What Dynamo keeps of lookups in classes: (id of what was found, name) -> source of it
+        self._in_classes = tx.output.mro_source_cache
+        # (id of a class, name that is guarded to be no attribute of it)
+        self._absent = tx.output.guarded_mro_absent_keys
+
+    def __call__(self, source: Source) -> Fate:
+        """Raises what following the source raises."""
+        return self.look(source).fate  # type: ignore[return-value]
+
+    def value(self, source: Source) -> Any:
+        """What stands in this call where ``source`` was in the earlier one.  Raises what following the source raises.
+
+        No source is made for it: most of what is looked at needs none.
+        """
+        place = self.transport.place(source)
+        if place.value is UNKNOWN:
+            value = UNKNOWN if place.new is not None or not place.moves else _follow(source, self.value)
+            place.value = self.resolve(self.transport(source)) if value is UNKNOWN else value
+        return place.value
+
+    def behind_known(self, source: Source) -> Source:
+        """The source that tracing the call would look at what is behind a known object by."""
+        fate = self(source)
+        if fate is Fate.BEHIND_KNOWN and isinstance(source, ChainedSource):
+            new = self.transport(source)
+            if not isinstance(new, ChainedSource) or new.base != self.transport(source.base):
+                return new
+            parts: Any = {name: self.behind_known(part) for name, part in source_parts(source).items()}
+            return dataclasses.replace(new, **parts)
+        if fate is Fate.KNOWN:
+            return self.known(self.value(source)) or self.transport(source)
+        if fate is Fate.IN_CLASS:
+            return self.known(self.value(source)) or self.in_class(source) or self.transport(source)
+        return self.transport(source)
+
+    def in_class(self, source: Source) -> Source | None:
+        """The source by which Dynamo looked up an attribute of a class before, if ``source`` is of one."""
+        if not is_found_in_class(source):
+            return None
+        return self._in_classes.get((id(self.value(source)), source.index))  # type: ignore[attr-defined]
+
+    def known(self, value: Any) -> Source | None:
+        """The source that an object is known by: through its tracker, or where a call was stamped out that met it."""
+        tracker = self._trackers.get(id(value))
+        if tracker is not None:
+            return tracker.source
+        fates, place = self._stamped.get(id(value), (None, None))
+        return None if fates is None or place is None else fates.transport.of(place)
+
+    def remember(self, place: Place) -> None:
+        """Lets the object at ``place`` be known to later calls, as if this one were traced."""
+        self._stamped.setdefault(id(place.value), (self, place))
+
+    def unguarded_absences(self, place: Place, makers: Iterable[Any]) -> list[Any]:
+        """``makers`` but for those of guards that Dynamo has made in another way: that a class lacks a name."""
+        made = {make for make, absence in self._absences(place, makers) if absence in self._absent}
+        return [make for make in makers if make not in made]
+
+    def _absences(self, place: Place, makers: Iterable[Any]) -> Iterator[tuple[Any, tuple[int, str]]]:
+        if type(place.source) is TypeDictSource:
+            kind = id(self.value(place.source.base))
+            yield from (
+                (make, (kind, make.keywords["key"])) for make in makers if "key" in getattr(make, "keywords", ())
+            )
+
+    def keep_class_lookup(self, place: Place, makers: Iterable[Any]) -> None:
+        """Lets a lookup in a class, which this call would be the first to make, be known to later ones."""
+        if is_found_in_class(place.source):
+            new: Any = self.transport.of(place)
+            self._in_classes.setdefault((id(place.value), place.source.index), new)  # type: ignore[attr-defined]
+        self._absent.update(absence for _, absence in self._absences(place, makers))
+
+    def look(self, source: Source) -> Place:
+        """What is known of ``source`` in this call.  Raises what following the source raises."""
+        place = self.transport.place(source)
+        if place.fate is None:
+            value = self.value(source)
+            above = self.look(source.base) if place.moves and isinstance(source, ChainedSource) else None
+            self.settle(place, above, not place.moves or value is self.resolve(source))
+        return place
+
+    def settle(self, place: Place, above: Place | None, same: bool) -> None:
+        """Finds the fate of ``place``, behind ``above``; ``same``: whether it is the earlier call's object.
+
+        What the frame has changed of an object is no matter here: the changes of all that a call meets are looked for.
+        """
+        place.same = same
+        if not place.moves:
+            place.fate = Fate.UNCHANGED
+        elif self._is_another(self.in_class(place.source), place):
+            # Dynamo finds it there by identity, whatever the frame knows of the class.
+            place.fate = Fate.IN_CLASS
+        elif above is not None and above.fate in _AT_KNOWN:
+            place.fate = Fate.BEHIND_KNOWN
+        elif self._is_another(self.known(place.value), place):
+            place.fate = Fate.KNOWN
+        else:
+            place.fate = Fate.OWN
+
+    def _is_another(self, known: Source | None, place: Place) -> bool:
+        return known is not None and known.name != self.transport.of(place).name
+
+
+# id of an object that a stamped call met -> what makes its source there. Dynamo has no tracker of it.
+STAMPED: PerFrame[dict[int, tuple[Fates, Place]]] = PerFrame(lambda _: {})
+_AT_KNOWN = (Fate.KNOWN, Fate.IN_CLASS, Fate.BEHIND_KNOWN)

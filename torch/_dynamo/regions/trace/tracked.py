@@ -1,0 +1,79 @@
+"""Objects that stamped calls met: the frame knows them from then on, as if the calls had been traced.
+
+Tracing a call makes a tracker of every object that it meets.  A stamped call would spend most of its time on that, and
+the program seldom meets these objects again.  So the trackers are made when Dynamo asks whether it tracks an object: at
+the source by which the stamped call met it, where its guards are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.regions.trace.events import RECORDERS
+from torch._dynamo.regions.trace.substitution import STAMPED, Fates, Place
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import GuardsSet
+
+
+class StampedObjects(dict[int, Any]):
+    """Dynamo's table of tracked objects, by id, with those that stamped calls met."""
+
+    def __init__(self, tracked: dict[int, Any], tx: InstructionTranslatorBase) -> None:
+        super().__init__(tracked)
+        self._tx = tx
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or self._track(key)
+
+    def _track(self, key: Any) -> bool:
+        from torch._dynamo.variables.builder import VariableBuilder
+
+        output = self._tx.output
+        fates, place = STAMPED.of(output).pop(key, (None, None))
+        if fates is None or place is None:
+            return False
+        guards = self._tx.output.guards
+        before = len(guards)
+        with contextlib.ExitStack() as stack:
+            for observer in RECORDERS.of(output):
+                stack.enter_context(observer.looks_aside())
+            # The program may hold a lazy tracker of it, at the same source: that is about to ask for this one.
+            VariableBuilder(self._tx, fates.transport.of(place), allow_lazy_constant=False)(place.value)
+        _drop_repeated(guards, len(guards) - before)
+        return super().__contains__(key)
+
+
+def _drop_repeated(guards: GuardsSet, latest: int) -> None:
+    """Drops those of the ``latest`` guards that were there before: the stamped call has made them.
+
+    Two guards with stacks of their own are two to stock's set, and each is built and asks the program's object.
+    """
+    for guard in list(itertools.islice(reversed(guards.inner), latest)):
+        of_source = guards.source_to_guards[guard.originating_source]
+        if any(g is not guard and _maker_key(g.create_fn) == _maker_key(guard.create_fn) for g in of_source):
+            guards.inner.discard(guard)
+            of_source[:] = [g for g in of_source if g is not guard]
+
+
+def _maker_key(make: Any) -> tuple[Any, ...]:
+    """What a guard's maker is, and is bound to."""
+    bound = getattr(make, "keywords", {})
+    return (
+        getattr(make, "func", make),
+        getattr(make, "args", ()),
+        tuple(sorted(bound.items(), key=lambda item: item[0])),
+    )
+
+
+def track_later(tx: InstructionTranslatorBase, fates: Fates, places: list[Place]) -> None:
+    """Lets the frame know the objects at ``places`` by their sources in the call of ``fates``."""
+    side_effects = tx.output.side_effects
+    if type(side_effects.id_to_variable) is not StampedObjects:
+        side_effects.id_to_variable = StampedObjects(side_effects.id_to_variable, tx.output.root_tx)
+    for place in places:
+        fates.remember(place)

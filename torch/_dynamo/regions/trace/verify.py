@@ -1,0 +1,187 @@
+"""Verifies a reuse: the call was traced after all, and must have come out as the entry foretold.
+
+On with ``torch._dynamo.config.verify_region_reuse``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch.fx
+from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
+from torch._dynamo.regions.trace.lookup import to_be_tracked, transported_guards, void_maker
+from torch._dynamo.regions.trace.operands import name_of
+from torch._dynamo.regions.trace.substitution import Transport, resolver
+from torch._dynamo.source import SyntheticLocalSource
+from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
+from torch._guards import Source
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.regions.outcomes import CannotReuse
+    from torch._dynamo.regions.trace.fingerprint import Arguments
+    from torch._dynamo.regions.trace.lookup import Match
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import InvokeSubgraphReuseEntry
+
+
+class RegionReuseError(AssertionError):
+    """A body would have been reused for a call that is another when it is traced."""
+
+
+class FrameState(NamedTuple):
+    """What a call may add to in a frame, beside the graph."""
+
+    # Source and kind of each guard, on whatever source.
+    guards: set[tuple[str, str]]
+    # Sources of the existing objects that Dynamo tracks.
+    tracked: set[str]
+    # Guards of the shape environment, and its symbols.
+    symbols: tuple[list[str], list[str]]
+
+
+def frame_state(tx: InstructionTranslatorBase) -> FrameState:
+    """What the frame knows at this moment."""
+    void = void_maker()
+    guards = {
+        _guard_key(tx, guard.originating_source, guard.create_fn)
+        for guard in tx.output.guards
+        if guard.create_fn is not void
+    }
+    existing = (AttributeMutationExisting, ValueMutationExisting)
+    known = tx.output.side_effects.id_to_variable.values()
+    # Objects that the program makes for an operator have a source of their own in each call.
+    sourced = (t for t in known if t.source is not None and type(t.source) is not SyntheticLocalSource)
+    tracked = {name_of(t) for t in sourced if isinstance(t.mutation_type, existing)}
+    env = tx.output.shape_env
+    symbols = [str(g.expr) for g in env.guards], list(map(str, env.backed_var_to_val))
+    return FrameState(guards, tracked, symbols)
+
+
+def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Arguments) -> tuple[FrameState, FrameState]:
+    """What the frame knows, and what it would know when ``match`` was stamped out."""
+    for held in arguments.lists:
+        # A list that is held back is looked at by whoever appends to it, be that a stamped call.
+        held.bottom.realize()
+    before = frame_state(tx)
+    guards = {_guard_key(tx, source, make) for source, make in transported_guards(match)}
+    tracked = {match.fates.transport.of(place).name for place in to_be_tracked(match)}
+    return before, FrameState(before.guards | guards, before.tracked | tracked, before.symbols)
+
+
+def verify(
+    tx: InstructionTranslatorBase,
+    match: Match,
+    traced: InvokeSubgraphReuseEntry | None,
+    refused: CannotReuse | None,
+    states: tuple[FrameState, FrameState],
+) -> None:
+    """Raises RegionReuseError, with a diff, unless the call that was traced is the one that ``match`` foretold.
+
+    ``states`` are those of ``expected_state`` before the call was traced.
+    """
+    from torch._dynamo.utils import counters
+
+    name = match.entry.call.function
+    if traced is None:
+        raise RegionReuseError(f"{name}: a call that an entry was found for cannot be reused itself: {refused}")
+    _same(f"{name}: operators", _SAVED[match.entry.main or match.entry], _operators_of(tx, traced.call))
+    _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
+    operands = [_operand(tx, proxy.node) for proxy in match.operands]
+    _same(f"{name}: operands", operands, [_operand(tx, node) for node in traced.call.operands])
+    transport = match.fates.transport
+    _same(f"{name}: recipe", [_said(match.entry.recipe.says, transport)], [_said(traced.recipe.says)])
+    effects = [_said(e.says, transport) for e in match.entry.effects]
+    _same(f"{name}: side effects", effects, [_said(e.says) for e in traced.effects])
+    pins = sorted(_said(pin, transport) for pin in match.entry.condition.pins)
+    _same(f"{name}: constants that were looked at", pins, sorted(map(_said, traced.condition.pins)))
+    (before, expected), found = states, frame_state(tx)
+    for what in ("guards", "tracked"):
+        old, new = (sorted(map(str, getattr(s, what) - getattr(before, what))) for s in (expected, found))
+        _same(f"{name}: {what}", old, new)
+    for old, new in zip(expected.symbols, found.symbols, strict=True):
+        _same(f"{name}: symbols", old, new)
+    counters["regions"]["verified"] += 1
+
+
+def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    made = tx.output.synthetic_source_ctor_info.get(source) if source is not None else None
+    if made is None:
+        return node.name
+    # Made anew for each call, under a name of its own.
+    made_of, arguments, sources = made
+    return f"{made_of.__name__}{arguments} of {[s and s.name for s in sources or ()]}"
+
+
+def _said(says: Any, transport: Transport | None = None) -> str:
+    """What a recipe or an expression says, with its sources as they are in another call."""
+    if isinstance(says, Source):
+        return (transport(says) if transport is not None else says).name
+    if isinstance(says, tuple):
+        kind = type(says).__name__ if type(says) is not tuple else ""
+        return f"{kind}({', '.join(_said(part, transport) for part in says)})"
+    return getattr(says, "__qualname__", None) or repr(says)
+
+
+def _guard_key(tx: InstructionTranslatorBase, source: Source, make: Any) -> tuple[str, str]:
+    """What tells guards apart: a class can be reached through each of its objects, to guard the same function of it."""
+    if "__mro__" in source.name:
+        value = resolver(tx)(source)
+        if type(value) is types.FunctionType:
+            return f"{value.__qualname__} at {id(value)}", _kind(make)
+    return source.name, _kind(make)
+
+
+def _kind(make: Any) -> str:
+    """The kind of guard, and what it is about besides its source."""
+    bound = getattr(make, "keywords", {})
+    name = getattr(make, "func", make).__name__
+    if name == "TENSOR_MATCH":
+        return name  # the tensor itself, by weak reference
+    return name + "".join(f" {k}={v.name if isinstance(v, Source) else repr(v)}" for k, v in bound.items())
+
+
+def _same(what: str, foretold: list[str], found: list[str]) -> None:
+    if foretold != found:
+        diff = "\n".join(difflib.unified_diff(foretold, found, "foretold", "traced", lineterm=""))
+        raise RegionReuseError(f"{what} differ from what the reused call would have had:\n{diff}")
+
+
+# entry -> operators of its call, as they were when it was saved: the frame may change what tensors look like.
+_SAVED: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
+
+
+def note_operators(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> None:
+    """Keeps what a later reuse of ``entry`` is compared with."""
+    _SAVED[entry] = _operators_of(tx, entry.call)
+
+
+def _operators_of(tx: InstructionTranslatorBase, call: Any) -> list[str]:
+    return _operators(call.nodes, call.operands, tx.output.nn_modules)
+
+
+def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], modules: Any) -> list[str]:
+    """One line an operator: what it is and how it is wired, without names."""
+    number: dict[torch.fx.Node, str] = {node: f"in{i}" for i, node in enumerate(operands)}
+    identity = NodeIdentity()
+    lines = []
+    for i, node in enumerate(nodes):
+        number[node] = f"v{i}"
+        wiring = [number[o] for o in node.all_input_nodes]
+        module = modules.get(node.target) if node.op == "get_attr" else None
+        try:
+            if node.op == "placeholder":
+                key: Any = ("placeholder", identity.value_key(node.meta.get("example_value")))
+            elif isinstance(module, torch.fx.GraphModule):
+                key = _operators(list(module.graph.nodes), [], modules)
+            else:
+                key = identity.key(node, None)
+        except Unkeyable:
+            constants = torch.fx.map_arg((node.args, node.kwargs), lambda operand: None)
+            key = (node.op, str(node.target), repr(constants))
+        lines.append(f"v{i} = {key} {wiring}")
+    return lines

@@ -1,0 +1,1 @@
+"""What Inductor does with the bodies of regions."""

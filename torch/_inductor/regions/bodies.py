@@ -1,0 +1,119 @@
+"""The body of a region for Inductor: found in the cache, or lowered, once for all calls in a graph."""
+
+from __future__ import annotations
+
+import logging
+import types
+from typing import Any
+from unittest.mock import patch
+
+from torch._dynamo.utils import counters
+from torch._inductor import ir
+from torch._inductor.regions.cache import KeptBody, Unkept, UnkeptError, check_lowered, key_of, load, save
+from torch._inductor.regions.donation import donate
+from torch._inductor.regions.memory import RegionMemory, analyse
+from torch._inductor.regions.object_code import BODY_NAME, BodyCode, NotApartError, compile_alone, link
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+
+log = logging.getLogger(__name__)
+
+
+def prepare(subgraph: Any, examples: list[Any]) -> None:
+    """Gives ``subgraph`` the body that calls need, and what they must know of its memory."""
+    around = V.graph
+    try:
+        key = key_of(subgraph.graph_module, examples, around)
+        body = Body(subgraph, examples, around, key)
+    except UnkeptError as refusal:
+        _tell(subgraph.name, refusal)
+        subgraph.graph, subgraph.region_memory = _lower(subgraph, examples, around)
+        return
+    subgraph.graph, subgraph.region_memory = body, body.kept.memory
+
+
+def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = None) -> tuple[Any, RegionMemory]:
+    counters["region_bodies"]["lowered"] += 1
+    body = around.make_subgraph(gm=subgraph.graph_module, example_inputs=examples, subgraph_name=subgraph.name)
+    if name is not None:
+        body.name = name
+    # The indices of donated inputs are about the graph around the calls; here they would let the body write into
+    # arguments at the same positions, which the caller or a later call still needs. What it may write to is decided
+    # when code is generated (regions/donation.py).
+    body.bw_donated_idxs = None
+    body.is_body_of_region = True
+    # Kernels are named after the nodes that they come from. Those of the graph around the call are not among them.
+    with V.set_graph_handler(body), patch.object(ir.IRNode, "_current_origins", OrderedSet()):
+        body.run(*examples)
+        memory = analyse(body)
+    return body, memory
+
+
+def _tell(name: str, refusal: UnkeptError) -> None:
+    counters["region_bodies"][refusal.reason.name] += 1
+    log.info("the body %s is not kept: %s", name, refusal)
+
+
+class Body:
+    """In the place of a lowered graph: what the graph around a body asks it for."""
+
+    # A body with symbolic sizes is not kept, so there are no symbols to translate.
+    graph_input_names: tuple[str, ...] = ()
+    graph_inputs: dict[str, Any] = {}  # noqa: RUF012
+    cpp_wrapper = fx_wrapper = False
+
+    def __init__(self, subgraph: Any, examples: list[Any], around: Any, key: str) -> None:
+        """Found, or lowered.  Raises ``UnkeptError``."""
+        self.name = around.qualify_name(subgraph.name)
+        self.example_inputs = examples
+        self.subgraph = subgraph
+        self.around = around
+        self.key = key
+        self.lowered: Any = None
+        if (kept := load(key)) is None:
+            kept = KeptBody(self._lower_apart(), {})
+        else:
+            counters["region_bodies"]["found"] += 1
+        self.kept = kept
+
+    def _lower_apart(self) -> RegionMemory:
+        self.lowered, memory = _lower(self.subgraph, self.example_inputs, self.around, BODY_NAME)
+        check_lowered(self.lowered, memory)
+        return memory
+
+    def codegen(self) -> tuple[Any, None]:
+        """The text of the body's function and kernels, for the program that is being written."""
+        return types.SimpleNamespace(value=self._text()), None
+
+    def _text(self) -> str:
+        donated = ",".join(map(str, self.subgraph.donated))
+        code = self.kept.codes.get(donated)
+        if code is None:
+            try:
+                code = self._compiled()
+            except UnkeptError as refusal:
+                _tell(self.subgraph.name, refusal)
+                return self._text_in_place()
+            self.kept.codes[donated] = code
+            save(self.key, self.kept)
+        return link(code, self.around.wrapper_code, self.name)
+
+    def _compiled(self) -> BodyCode:
+        if self.lowered is None:
+            self._lower_apart()
+        donate(self.lowered, self.subgraph.donated)
+        try:
+            code = compile_alone(self.lowered)
+        except NotApartError as error:
+            raise UnkeptError(Unkept.CODE, error) from error
+        # Again: code generation lowers what was left for it.
+        check_lowered(self.lowered, self.kept.memory)
+        return code
+
+    def _text_in_place(self) -> str:
+        """The code generated for this program only.  Lowered anew: a graph's code is generated once."""
+        body, _ = _lower(self.subgraph, self.example_inputs, self.around)
+        donate(body, self.subgraph.donated)
+        with V.set_graph_handler(body):
+            return str(body.codegen()[0].value)

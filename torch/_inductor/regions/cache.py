@@ -1,0 +1,327 @@
+"""Bodies of regions that were compiled before, kept beside FxGraphCache's entries under keys of their own.
+
+A new program around a known body then compiles only what is new.  What is kept is text and numbers: the code of the
+body (see Note [A body is an object file]) and what its callers must know of its memory.  A body is kept only if
+nothing else matters, and if all that its lowering reads is in its key; every other body is lowered as without a cache,
+for an ``Unkept`` reason that is logged.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import logging
+import operator
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch._inductor import config, ir
+from torch._inductor.codecache import FxGraphCachePickler, FxGraphHashDetails, write_atomic
+from torch._inductor.regions.memory import RegionMemory, RegionOutput
+from torch._inductor.regions.object_code import BodyCode, Kernel
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+from torch.fx.operator_facts import NAMESPACES_OF_TORCH
+
+
+log = logging.getLogger(__name__)
+
+FOLDER = "regions"
+
+
+class Unkept(enum.Enum):
+    """Why a body is lowered without looking for it, or not kept."""
+
+    OFF = "caches are off"
+    WRAPPER = "another wrapper than Python's is written"
+    DEVICE = "something in it is not on the CPU"
+    BACKEND = "another code generator is registered for the CPU"
+    SYMBOLIC_SIZES = "it has symbolic sizes, whose guards are the program's"
+    RUNTIME_ASSERTS = "the program has assertions on sizes that a body may have to make"
+    AUTOTUNED = "its kernels are chosen by measuring"
+    RECORDED = "where its kernels come from is being recorded"
+    ATTRIBUTE = "it has a constant, or a body in it"
+    OPERATOR = "it calls something else than an operator of torch's"
+    LOWERING = "an operator has a lowering of the user's"
+    VALUE = "a value in it is no plain tensor"
+    UNKEYABLE = "something in it has no key"
+    CONSTANT = "lowering made a constant"
+    EFFECT = "it has an effect"
+    NODE = "lowering made a node that is not known to depend on the body only"
+    RESULT = "a result is no tensor"
+    CODE = "its code cannot be told apart from a program's"
+
+
+class UnkeptError(Exception):
+    """A body is not kept."""
+
+    def __init__(self, reason: Unkept, detail: object = "") -> None:
+        super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
+        self.reason = reason
+
+
+# What goes wrong without each part of the key. Parts with the names of stock's fields are told of in
+# torch._functorch._aot_autograd.autograd_cache_parts.
+PARTS: dict[str, str] = {
+    "graph": "another body's code would run",
+    "operands": "code for other shapes, strides, offsets or dtypes would run",
+    "kind": "buffers would be kept or reused by the rules of a graph of another kind",
+    "instructions": "kernels would step by the width of another CPU's vectors",
+    "threads": "loops would be split for another number of threads",
+    "ambient": "kernels would be chosen for other precision or determinism",
+    "default_device": "factories would make tensors on another device",
+    "matmul": "products would be made by another library",
+}
+# Fields of stock's details that parts above stand for.
+_STOOD_FOR = frozenset({"gm", "example_inputs", "fx_kwargs"})
+# Metadata that says where a node came from, or what other metadata says. It gets into comments and names of kernels.
+_META_IGNORED = frozenset(
+    (
+        "stack_trace",
+        "output_stack_traces",
+        "nn_module_stack",
+        "fwd_nn_module_stack",
+        "source_fn_stack",
+        "fwd_source_fn_stack",
+        "from_node",
+        "original_aten",
+        "seq_nr",
+        "torch_fn",
+        "tensor_meta",
+    )
+)
+# The same of a body's graph module.
+_MODULE_META_IGNORED = frozenset({"dynamo_flat_name_to_original_fqn", "dynamo_compile_id", "backend_id"})
+# What lowering makes of operators that compute something from tensors and numbers.
+_NODES = frozenset(
+    (
+        ir.ComputedBuffer,
+        ir.ConcatKernel,
+        ir.ExternKernelOut,
+        ir.FallbackKernel,
+        ir.IndexPutFallback,
+        ir.MultiOutput,
+        ir.MutationOutput,
+        ir.ScatterFallback,
+    )
+)
+
+
+def key_of(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
+    """The key of a body that is about to be lowered for the graph ``around``.  Raises ``UnkeptError``."""
+    _check_surroundings(around)
+    if unknown := gm.meta.keys() - _MODULE_META_IGNORED:
+        raise UnkeptError(Unkept.UNKEYABLE, f"metadata {sorted(unknown)}")
+    for node in gm.graph.nodes:
+        _check_node(node)
+    try:
+        return _key(gm, examples, around)
+    except UnkeptError:
+        raise
+    except Exception as error:
+        raise UnkeptError(Unkept.UNKEYABLE, error) from error
+
+
+def _key(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
+    from torch._functorch._aot_autograd.autograd_cache_parts import KeyParts, plain_bytes
+    from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.utils import parallel_num_threads
+    from torch.utils._ambient_state import ambient_state, global_state_key
+
+    serialize = FxGraphCachePickler(gm).dumps
+    graph = CanonicalGraph(gm, serialize, _described)
+    parts = KeyParts()
+    parts.add("graph", plain_bytes([graph.targets, graph.records]))
+    parts.add("operands", plain_bytes([_tensor(example) for example in examples]))
+    parts.add("kind", plain_bytes([around.is_inference, around.is_backward]))
+    parts.add("instructions", plain_bytes([str(pick_vec_isa()), torch.backends.cpu.get_cpu_capability()]))
+    parts.add("threads", plain_bytes([torch.get_num_threads(), parallel_num_threads()]))
+    parts.add("ambient", serialize([torch.is_inference_mode_enabled(), *ambient_state(global_state_key())]))
+    parts.add("default_device", str(torch.get_default_device()).encode())
+    parts.add("matmul", plain_bytes([torch.backends.mkldnn.enabled, torch.backends.mkldnn.is_available()]))
+    for name, value in vars(FxGraphHashDetails(None, examples, {}, [])).items():
+        if name not in _STOOD_FOR:
+            parts.add(name, serialize(value))
+    return hashlib.sha256(parts.text().encode()).hexdigest()
+
+
+def _check_surroundings(around: Any) -> None:
+    from torch._inductor.codegen.common import get_scheduling_for_device, get_wrapper_codegen_for_device
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+
+    if config.force_disable_caches or not config.fx_graph_cache:
+        raise UnkeptError(Unkept.OFF)
+    if around.cpp_wrapper or around.fx_wrapper or around.aot_mode or around.is_const_graph:
+        raise UnkeptError(Unkept.WRAPPER)
+    if around._shape_env.deferred_runtime_asserts:
+        raise UnkeptError(Unkept.RUNTIME_ASSERTS)
+    if config.max_autotune or config.max_autotune_gemm or config.max_autotune_pointwise:
+        raise UnkeptError(Unkept.AUTOTUNED)
+    if config.trace.enabled or config.trace.provenance_tracking_level:
+        raise UnkeptError(Unkept.RECORDED)
+    # Stock registers a function of its own that makes the scheduling of the configured backend.
+    scheduling: Any = get_scheduling_for_device("cpu")
+    registered = (getattr(scheduling, "__module__", None), get_wrapper_codegen_for_device("cpu"))
+    if config.cpu_backend != "cpp" or registered != (get_scheduling_for_device.__module__, PythonWrapperCodegen):
+        raise UnkeptError(Unkept.BACKEND)
+
+
+def _check_node(node: Node) -> None:
+    from torch._inductor.lowering import user_lowerings
+
+    if node.op in ("placeholder", "output"):
+        return
+    if node.op == "get_attr":
+        raise UnkeptError(Unkept.ATTRIBUTE, node.target)
+    target = node.target
+    if target is operator.getitem:
+        return
+    if not isinstance(target, OpOverload) or target.namespace not in NAMESPACES_OF_TORCH:
+        raise UnkeptError(Unkept.OPERATOR, target)
+    if target in user_lowerings:
+        raise UnkeptError(Unkept.LOWERING, target)
+
+
+def _described(node: Node) -> Any:
+    """All metadata of a node that lowering may read."""
+    # Not every output has a value noted; the nodes that it returns have theirs.
+    ignored = _META_IGNORED | {"val"} if node.op == "output" else _META_IGNORED
+    return [(name, _value(name, value)) for name, value in sorted(node.meta.items()) if name not in ignored]
+
+
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, [_value(name, item) for item in value])
+    if isinstance(value, dict):
+        return ("dict", [(_value(name, k), _value(name, v)) for k, v in value.items()])
+    if name == "desc" and value is not None:
+        # Whether a result is saved for the backward is what counts, not its name.
+        return type(value).__name__
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise UnkeptError(Unkept.SYMBOLIC_SIZES)
+    if value is None or type(value) in (bool, int, float, str):
+        return (type(value).__name__, value)
+    raise UnkeptError(Unkept.UNKEYABLE, f"metadata {name} of type {type(value).__name__}")
+
+
+def _tensor(value: Any) -> Any:
+    if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
+        raise UnkeptError(Unkept.VALUE, type(value).__name__)
+    if value.device.type != "cpu":
+        raise UnkeptError(Unkept.DEVICE, value.device)
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    if any(type(number) is not int for number in numbers):
+        raise UnkeptError(Unkept.SYMBOLIC_SIZES)
+    flags = (value.requires_grad, value.is_conj(), value.is_neg(), value._is_view(), value.is_pinned())
+    return (str(value.dtype), value.dim(), numbers, flags)
+
+
+def check_lowered(graph: Any, memory: RegionMemory) -> None:
+    """Raises ``UnkeptError`` if lowering made anything that is not in the code or in ``memory``."""
+    if graph.constants or graph.torchbind_constants or graph.constant_reprs or graph.opaque_value_type_classes:
+        raise UnkeptError(Unkept.CONSTANT)
+    if graph.effectful_ops:
+        raise UnkeptError(Unkept.EFFECT)
+    if graph.bound_unbacked_symbols:
+        raise UnkeptError(Unkept.SYMBOLIC_SIZES)
+    for node in graph.operations:
+        if type(node) not in _NODES:
+            raise UnkeptError(Unkept.NODE, type(node).__name__)
+    for output in memory.outputs:
+        if output.layout is None and not isinstance(output.value, ir.NoneAsConstantBuffer):
+            raise UnkeptError(Unkept.RESULT, type(output.value).__name__)
+
+
+def _path(key: str) -> str:
+    return os.path.join(cache_dir(), FOLDER, key[:2], key)
+
+
+@dataclass
+class KeptBody:
+    """What is kept of a body."""
+
+    memory: RegionMemory
+    # Which operands the body may write over is known only when its calls are in their order (regions/donation.py).
+    # So there is code for each such choice; that for another one would write over what is still to be read.
+    codes: dict[str, BodyCode]  # places of donated operands to code
+
+
+def save(key: str, body: KeptBody) -> None:
+    """Keeps a body.  Warns where it may not write."""
+    memory = body.memory
+    outputs = [
+        None if o.layout is None else {"buffer": o.buffer, "operand": o.operand, "layout": _plain(o.layout)}
+        for o in memory.outputs
+    ]
+    entry = {"outputs": outputs, "buffers": [_plain(b) for b in memory.buffers], "mutated": memory.mutated}
+    codes = {donated: asdict(code) for donated, code in sorted(body.codes.items())}
+    content = json.dumps({**entry, "codes": codes}).encode()
+    digest = hashlib.sha256(content).hexdigest().encode()
+    try:
+        write_atomic(_path(key), digest + b"\n" + content, make_dirs=True)
+    except OSError as error:
+        _say(_path(key), f"cannot be written: {error}")
+
+
+def load(key: str) -> KeptBody | None:
+    """The body that was kept under a key.  An entry that cannot be read is none, and told of once."""
+    path = _path(key)
+    try:
+        with open(path, "rb") as file:
+            digest, _, content = file.read().partition(b"\n")
+        if hashlib.sha256(content).hexdigest().encode() != digest:
+            raise ValueError("it is damaged")
+        entry = json.loads(content)
+        outputs = [RegionOutput(value=ir.NoneAsConstantBuffer()) if o is None else _output(o) for o in entry["outputs"]]
+        memory = RegionMemory(outputs, [_layout(b) for b in entry["buffers"]], entry["mutated"])
+        return KeptBody(memory, {donated: _code(code) for donated, code in entry["codes"].items()})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except Exception as error:
+        _say(path, f"cannot be read, and is compiled anew: {type(error).__name__}: {error}")
+        return None
+
+
+def _code(plain: dict[str, Any]) -> BodyCode:
+    return BodyCode(plain["before"], [Kernel(**kernel) for kernel in plain["kernels"]], plain["after"])
+
+
+_said: set[str] = set()
+
+
+def _say(path: str, what: str) -> None:
+    if path not in _said:
+        _said.add(path)
+        log.warning("cache entry %s %s", path, what)
+
+
+def _plain(layout: ir.Layout) -> list[Any]:
+    numbers = [[int(n) for n in layout.size], [int(n) for n in layout.stride], int(layout.offset)]
+    return [str(layout.device), str(layout.dtype).removeprefix("torch."), *numbers, layout.is_pinned]
+
+
+def _layout(plain: list[Any]) -> ir.FixedLayout:
+    from sympy import Integer
+
+    device, dtype, size, stride, offset, pinned = plain
+    return ir.FixedLayout(
+        device=torch.device(device),
+        dtype=getattr(torch, dtype),
+        size=[Integer(n) for n in size],
+        stride=[Integer(n) for n in stride],
+        offset=Integer(offset),
+        is_pinned=pinned,
+    )
+
+
+def _output(plain: dict[str, Any]) -> RegionOutput:
+    return RegionOutput(buffer=plain["buffer"], operand=plain["operand"], layout=_layout(plain["layout"]))

@@ -1,0 +1,62 @@
+"""Kernels of a program with regions go to the C++ compiler as soon as their code is known.
+
+Note [Kernels are compiled early]
+Inductor starts to compile kernels when the code of the whole program is written and loaded.  In a program with calls
+of regions they are there long before that: the code of a body is generated at the first call, and all other calls come
+after it.  So each kernel is handed over when it is defined, those of the graph around the calls too (bodies have no
+kernel that it has defined before them).  Its line in the program then finds the job under way, as Inductor keeps jobs
+by source and compiler command: another one would only be a job of its own.
+
+Nothing is begun without worker threads (it would be waited for here), and for a kernel that carries its name, which is
+another one in the program (Note [A body is an object file] in regions/object_code.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+from typing import Any
+
+from torch._inductor import ir
+from torch._inductor.async_compile import AsyncCompile, get_compile_threads
+from torch._inductor.codecache import CppPythonBindingsCodeCache
+from torch._inductor.virtualized import V
+
+
+log = logging.getLogger(__name__)
+
+_JOB = "async_compile.cpp_pybinding("
+
+
+def compile_early(name: str, definition: str) -> None:
+    """Begins to compile the kernel ``name``, which a program that is being written defines by ``definition``."""
+    if not _is_worth_it(name, definition):
+        return
+    try:
+        types, source = _arguments(definition)
+        CppPythonBindingsCodeCache.load_pybinding_async(types, source, submit_fn=AsyncCompile.submit)
+    except Exception as error:
+        # The program has the kernel too, and whatever is wrong with it is told there.
+        log.info("%s is not compiled early: %s", name, error)
+
+
+def _is_worth_it(name: str, definition: str) -> bool:
+    return (
+        definition.startswith(_JOB)
+        and name not in definition
+        and get_compile_threads() > 1
+        and _has_to_do_with_regions(V.graph)
+    )
+
+
+def _has_to_do_with_regions(graph: Any) -> bool:
+    if not hasattr(graph, "calls_regions"):
+        graph.calls_regions = any(isinstance(operation, ir.InvokeSubgraph) for operation in graph.operations)
+    return graph.calls_regions or getattr(graph, "is_body_of_region", False)
+
+
+def _arguments(definition: str) -> tuple[list[str], str]:
+    """What the program will call ``cpp_pybinding`` with."""
+    call: Any = ast.parse(definition.strip(), mode="eval").body
+    types, source = (ast.literal_eval(argument) for argument in call.args)
+    return types, source

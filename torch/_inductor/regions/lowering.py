@@ -1,0 +1,94 @@
+"""Lowers a call of a region: the body once, and each call as a node that says what it reads, writes and returns.
+
+Stock takes a call for a pure function of its operands whose results are all fresh memory, and compiles the body
+with the donations of the graph around it. See Note [The memory of a region's outputs] in memory.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.lowering import lowerings, register_lowering
+from torch._inductor.regions.bodies import prepare
+from torch._inductor.regions.memory import rebuild, strides_of_body, substitution, translated
+from torch._inductor.virtualized import V
+
+
+@register_lowering(torch.ops.higher_order.invoke_subgraph, type_promotion_kind=None)
+def lower_call(subgraph: Any, identifier: str, *operands: Any) -> list[Any]:
+    """The results of a call; views of buffers among them, so no box is put around them as stock does."""
+    given = [ir.InvokeSubgraph.realize_input(x) for x in operands]
+    if subgraph.graph is None:
+        prepare(subgraph, _example_operands(subgraph))
+    symbols = substitution(subgraph.graph, given)
+    return _call(subgraph, given, _constrained(subgraph, given, symbols), symbols)
+
+
+def _example_operands(subgraph: Any) -> list[Any]:
+    """The operands of the call that is being lowered, as fake tensors with the strides they had in eager."""
+    node = V.graph.current_node
+    effect = node.target is torch.ops.higher_order.with_effects
+    if eager := node.meta.get("eager_input_vals"):
+        return list(eager[0][3 if effect else 2 :])
+    operands = node.args[4 if effect else 2 :]
+    values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
+    # What is noted in the body is right for the strides that it takes; those of this call may have changed since.
+    taken = [placeholder.meta.get("val") for placeholder in subgraph.graph_module.graph.find_nodes(op="placeholder")]
+    alike = len(taken) == len(values) and all(map(_differ_in_strides_only, taken, values))
+    return taken if alike else values
+
+
+def _differ_in_strides_only(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return type(one) is type(other) and not isinstance(one, torch.SymInt) and one == other
+    looks = [(t.shape, t.dtype, t.device, t.layout, t.storage_offset()) for t in (one, other)]
+    return looks[0] == looks[1] and all(type(size) is int for size in (*one.stride(), *other.stride(), *one.shape))
+
+
+def _is_tensor_operand(operand: Any, example: Any) -> bool:
+    return isinstance(example, torch.Tensor) and not isinstance(
+        operand, (ir.ShapeAsConstantBuffer, ir.GeneratorState, ir.OpaqueObjectState)
+    )
+
+
+def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:
+    """The operands with the strides that the body was compiled for, whatever those of this call were in eager."""
+    compiled_for = subgraph.graph.example_inputs
+    return [
+        ir.ExternKernel.require_exact_strides(operand, strides_of_body(like, symbols))
+        if _is_tensor_operand(operand, like)
+        else operand
+        for operand, like in zip(operands, compiled_for)
+    ]
+
+
+def _call(subgraph: Any, given: list[Any], operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:
+    """Make the call: its node, the buffers it returns, the operands it writes to."""
+    memory = subgraph.region_memory
+    for i in memory.mutated:
+        # Readers of the old value must come into being before the call does.
+        V.graph.mark_buffer_mutated(operands[i].get_name())
+    device = next(o.get_device() for o in operands if not isinstance(o, ir.ShapeAsConstantBuffer))
+    call = ir.InvokeSubgraph(subgraph=subgraph, operands=operands, layout=ir.MultiOutputLayout(device=device))
+    call.outputs = [
+        ir.MultiOutput(translated(layout, symbols), call, [(list, i)], skip_size_stride_alignment_checks=True)
+        for i, layout in enumerate(memory.buffers)
+    ]
+    for i in memory.mutated:
+        call.mutation_outputs.append(ir.MutationOutput(ir.NoneLayout(device=device), operands[i], call))
+    for i in memory.mutated:
+        if operands[i].get_name() != given[i].get_name():
+            _write_back(given[i], operands[i])
+    buffers = [ir.StorageBox(out) for out in call.outputs]
+    return [rebuild(output, buffers, operands, symbols) for output in memory.outputs]
+
+
+def _write_back(original: Any, copied: Any) -> None:
+    """The body wrote into a copy made for its strides: the operand itself is to have the new value."""
+
+    def box(x: Any) -> Any:
+        return x if isinstance(x, ir.TensorBox) else ir.TensorBox(x)
+
+    lowerings[torch.ops.aten.copy_.default](box(original), box(copied))

@@ -1,0 +1,355 @@
+"""What is known of the operator that a node calls: what it writes, draws and hides.
+
+- Is its target one of torch's pure tensor operators (``operator_class``)?
+- Does it draw random numbers (``draws_random_numbers``)?
+- Does it write to, or have an unknown effect on, one of its operands (``written_operands``)?
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import operator
+import types
+from typing import Any
+
+import torch
+import torch.fx
+import torch.nn.functional as F
+from torch._functorch import predispatch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+
+Node = torch.fx.Node
+
+
+class OperatorClass(enum.Enum):
+    """What is known about a node's target."""
+
+    PURE = enum.auto()  # reads its operands, perhaps writes some (an in-place operator)
+    READER = enum.auto()  # may have effects, but only reads its operands
+    OPAQUE = enum.auto()  # anything may happen to its operands
+
+
+NAMESPACES_OF_TORCH = frozenset({"aten", "prims"})
+# Tensor attributes that Dynamo writes into the graph as getattr(x, name).
+_PURE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+# Tensor methods that are no operator of their own name, but compositions of pure ones.
+_COMPOSITE_METHODS = frozenset(
+    ["bfloat16", "bool", "byte", "cdouble", "cfloat", "char", "double", "float", "half", "int", "long", "short", "type"]
+)
+# Tensor methods that an operator is named after, but which act on the autograd graph or on the
+# storage, not on the values.
+_OPAQUE_METHODS = frozenset(
+    [
+        "backward",
+        "data",
+        "detach_",
+        "record_stream",
+        "rename_",
+        "requires_grad_",
+        "resize_",
+        "resize_as_",
+        "retain_grad",
+        "set_",
+        "set_data",
+        "share_memory_",
+        "sparse_resize_",
+    ]
+)
+# Compositions in torch.nn.functional and torch.functional that draw random numbers without an
+# operator of the same name that says so.
+_RANDOM_COMPOSITIONS = frozenset(
+    [
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "gumbel_softmax",
+        "multi_head_attention_forward",
+        "pca_lowrank",
+        "svd_lowrank",
+        "fractional_max_pool2d_with_indices",
+        "fractional_max_pool3d_with_indices",
+    ]
+)
+# (position, keyword) of the drop probability and of the training flag; neutral when absent.
+_DROPOUT_ARGUMENTS: dict[str, tuple[tuple[int, str] | None, tuple[int, str] | None]] = {
+    "dropout": ((1, "p"), (2, "training")),
+    "dropout1d": ((1, "p"), (2, "training")),
+    "dropout2d": ((1, "p"), (2, "training")),
+    "dropout3d": ((1, "p"), (2, "training")),
+    "alpha_dropout": ((1, "p"), (2, "training")),
+    "feature_alpha_dropout": ((1, "p"), (2, "training")),
+    "feature_dropout": ((1, "p"), (2, "train")),
+    "rrelu": (None, (3, "training")),
+    "scaled_dot_product_attention": ((4, "dropout_p"), None),
+}
+# Calls that bracket operators (a vmap's level is pushed and popped) or do nothing a program can
+# observe. Their operands and results are no tensors; a Span holds a pair of brackets together.
+_BRACKETS = frozenset(
+    {
+        predispatch._vmap_increment_nesting,
+        predispatch._vmap_decrement_nesting,
+        predispatch.lazy_load_decompositions,
+        torch._C._log_api_usage_once,
+    }
+)
+_VMAP_OPERATORS = frozenset({predispatch._add_batch_dim, predispatch._remove_batch_dim})
+# Functions that write to operands without saying so by name or schema, and whose writes fake
+# tensors do not count: target -> (what is written, what decides whether it is). The decision is an
+# argument that must be true, or for max_norm given.
+_HIDDEN_WRITES: dict[Any, tuple[tuple[tuple[int, str], ...], tuple[int, str, Any]]] = {
+    F.batch_norm: (((1, "running_mean"), (2, "running_var")), (5, "training", False)),
+    torch.batch_norm: (((3, "running_mean"), (4, "running_var")), (5, "training", True)),
+    torch.native_batch_norm: (((3, "running_mean"), (4, "running_var")), (5, "training", True)),
+    F.instance_norm: (((1, "running_mean"), (2, "running_var")), (5, "use_input_stats", True)),
+    torch.instance_norm: (((3, "running_mean"), (4, "running_var")), (5, "use_input_stats", True)),
+    F.embedding: (((1, "weight"),), (3, "max_norm", None)),
+    F.embedding_bag: (((1, "weight"),), (4, "max_norm", None)),
+}
+# Their relatives, called by name: rare enough to count as writing to all of their operands.
+_HIDDEN_WRITERS = frozenset(
+    [
+        "batch_norm",
+        "instance_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_batch_norm_impl_index",
+        "_batch_norm_with_update",
+        "batch_norm_update_stats",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+        "fused_moving_avg_obs_fake_quant",
+        "_fused_moving_avg_obs_fq_helper",
+    ]
+)
+# Targets that take gradients inside the graph.
+_GRADIENT_TAKERS = frozenset({"grad", "backward", "_autograd_grad", "_autograd_backward"})
+
+
+@functools.cache
+def _pure_functions() -> frozenset[Any]:
+    """torch's tensor functions, and Python's operators on tensors."""
+    found: list[Any] = [*_BRACKETS, *_VMAP_OPERATORS]
+    found += [getattr(operator, n) for n in operator.__all__]
+    found += [getattr(builtins, n) for n in ("abs", "pow", "round")]
+    for module in (
+        torch._C._VariableFunctions,
+        torch._C._nn,
+        torch._C._linalg,
+        torch._C._fft,
+        torch._C._special,
+    ):
+        found += [getattr(module, n) for n in dir(module) if not n.startswith("__")]
+    found += [getattr(torch.functional, n) for n in torch.functional.__all__]
+    found += [v for n, v in vars(F).items() if callable(v) and not n.startswith("_")]
+    # A size put together of other sizes, as in view(*x.size()[:-1], n), is recorded as a call of torch.Size.
+    return frozenset(v for v in found if callable(v) and not isinstance(v, type)) | {torch.Size}
+
+
+@functools.cache
+def _aten_overloads(name: str) -> tuple[OpOverload, ...]:
+    packet = getattr(torch.ops.aten, name, None)
+    return tuple(_overloads(packet)) if isinstance(packet, OpOverloadPacket) else ()
+
+
+def _overloads(target: OpOverload | OpOverloadPacket) -> list[OpOverload]:
+    if isinstance(target, OpOverload):
+        return [target]
+    return [getattr(target, name) for name in target.overloads()]
+
+
+def target_name(node: Node) -> str:
+    """Name of the operator that a node calls, without namespace and overload."""
+    target = node.target
+    if isinstance(target, str):
+        return target.rpartition(".")[2]
+    if isinstance(target, OpOverload):
+        return target._schema.name.rpartition("::")[2]
+    return getattr(target, "__name__", type(target).__name__)
+
+
+def operator_class(node: Node) -> OperatorClass:
+    """What is known about the target of a call node."""
+    target = node.target
+    if node.op == "call_method":
+        return _method_class(str(target))
+    if node.op != "call_function":
+        return OperatorClass.OPAQUE
+    if isinstance(target, OpOverload):
+        return _overload_class(target)
+    if isinstance(target, OpOverloadPacket):
+        classes = {_overload_class(o) for o in _overloads(target)}
+        return classes.pop() if len(classes) == 1 else OperatorClass.OPAQUE
+    if isinstance(target, HigherOrderOperator):
+        return OperatorClass.READER
+    if target is getattr:
+        pure = node.args[1] in _PURE_ATTRIBUTES
+        return OperatorClass.PURE if pure else OperatorClass.OPAQUE
+    if isinstance(target, types.MethodDescriptorType) or target_name(node) in _OPAQUE_METHODS:
+        return _method_class(target_name(node))
+    try:
+        known = target in _pure_functions()
+    except TypeError:  # not hashable: not a function of torch's
+        known = False
+    return OperatorClass.PURE if known else OperatorClass.OPAQUE
+
+
+@functools.cache
+def _method_class(name: str) -> OperatorClass:
+    if name in _OPAQUE_METHODS or not hasattr(torch.Tensor, name):
+        return OperatorClass.OPAQUE
+    dunder = name.startswith("__") and callable(getattr(operator, name, None))
+    known = dunder or name in _COMPOSITE_METHODS or bool(_aten_overloads(name))
+    return OperatorClass.PURE if known else OperatorClass.OPAQUE
+
+
+@functools.cache
+def _overload_class(overload: OpOverload) -> OperatorClass:
+    if overload.namespace in NAMESPACES_OF_TORCH:
+        return OperatorClass.PURE
+    # A user's operator: torch may know an effect of it, which must keep its place.
+    from torch._higher_order_ops.effects import _get_effect
+
+    return OperatorClass.READER if _get_effect(overload) is not None else OperatorClass.PURE
+
+
+def is_bracket(node: Node) -> bool:
+    """Whether a node only brackets operators, or does nothing at all."""
+    return node.op == "call_function" and node.target in _BRACKETS and not node.users
+
+
+def _argument(node: Node, where: tuple[int, str], default: Any) -> Any:
+    position, keyword = where
+    if len(node.args) > position:
+        return node.args[position]
+    return node.kwargs.get(keyword, default)
+
+
+def draws_random_numbers(node: Node) -> bool:
+    """Whether a run of this node may advance a random number generator."""
+    name = target_name(node)
+    base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+    if base in _DROPOUT_ARGUMENTS:
+        probability, training = _DROPOUT_ARGUMENTS[base]
+        if training is not None and _argument(node, training, True) is False:
+            return False
+        if probability is not None:
+            default = 0.0 if base == "scaled_dot_product_attention" else 0.5
+            p = _argument(node, probability, default)
+            return not (isinstance(p, (int, float)) and p == 0)
+        return True
+    if base in _RANDOM_COMPOSITIONS:
+        return True
+    if isinstance(node.target, (OpOverload, OpOverloadPacket)):
+        return any(torch.Tag.nondeterministic_seeded in o.tags for o in _overloads(node.target))
+    return any(
+        torch.Tag.nondeterministic_seeded in overload.tags
+        for spelling in {name, base}
+        for overload in _aten_overloads(spelling)
+    )
+
+
+def takes_gradients(node: Node) -> bool:
+    """Whether a node differentiates the part of the graph that leads to its operands."""
+    return operator_class(node) is OperatorClass.OPAQUE and target_name(node) in _GRADIENT_TAKERS
+
+
+def written_operands(node: Node) -> list[Node]:
+    """Operands that a node writes to, or does something unknown to, as its target tells.
+
+    What only the run of the node tells (a version counter that moved) is the tracker's to add.
+    """
+    kind = operator_class(node)
+    if kind is OperatorClass.OPAQUE:
+        return list(node.all_input_nodes)
+    if kind is OperatorClass.READER:
+        return []
+    name = target_name(node)
+    if node.target in _HIDDEN_WRITES:
+        return _hidden_writes(node)
+    if name in _HIDDEN_WRITERS:
+        return list(node.all_input_nodes)
+    if isinstance(node.target, (OpOverload, OpOverloadPacket)):
+        overloads = _overloads(node.target)
+        if len(overloads) == 1:
+            return _written_by_schema(node, overloads[0])
+    in_place = name.endswith("_") and not name.startswith("__")
+    in_place |= name in ("setitem", "__setitem__", "delitem")
+    in_place |= node.target in _IN_PLACE_OPERATORS or name in _IN_PLACE_METHODS
+    written: list[Node] = []
+    if in_place:
+        torch.fx.map_arg(node.args[:1], written.append)
+    if node.kwargs.get("inplace") is True:
+        written += node.all_input_nodes[:1]
+    if "out" in node.kwargs:
+        torch.fx.map_arg(node.kwargs["out"], written.append)
+    return written
+
+
+def is_users_operator(node: Node) -> bool:
+    """Whether a node calls an operator that was registered with torch, and is not torch's own."""
+    target = node.target
+    return isinstance(target, (OpOverload, OpOverloadPacket)) and any(
+        overload.namespace not in NAMESPACES_OF_TORCH for overload in _overloads(target)
+    )
+
+
+def writes_memory_only(node: Node) -> bool:
+    """Whether what a node writes to stays as it is but for its elements: its shape, strides, storage and class."""
+    if operator_class(node) is OperatorClass.OPAQUE:
+        return False
+    packet = getattr(torch.ops.aten, target_name(node), None)
+    overloads = _overloads(packet) if packet is not None else []
+    return not any(torch.Tag.inplace_view in overload.tags for overload in overloads)
+
+
+def writes_a_list(node: Node) -> bool:
+    """Whether a node writes to tensors that it takes in a list, as the ``_foreach_`` operators do."""
+    direct = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node)]
+    return any(operand not in direct for operand in written_operands(node))
+
+
+def _hidden_writes(node: Node) -> list[Node]:
+    operands, (position, keyword, default) = _HIDDEN_WRITES[node.target]
+    decision = _argument(node, (position, keyword), default)
+    if decision is None or decision is False:
+        return []
+    values = [_argument(node, operand, None) for operand in operands]
+    return [value for value in values if isinstance(value, Node)]
+
+
+_IN_PLACE_METHODS = frozenset(
+    f"__i{n}__"
+    for n in [
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "matmul",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+    ]
+)
+_IN_PLACE_OPERATORS = frozenset(getattr(operator, n) for n in _IN_PLACE_METHODS)
+
+
+def _written_by_schema(node: Node, overload: OpOverload) -> list[Node]:
+    written: list[Node] = []
+    if not overload._schema.is_mutable:
+        return written
+    for position, argument in enumerate(overload._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = _argument(node, (position, argument.name), None)
+            torch.fx.map_arg(value, written.append)
+    return written

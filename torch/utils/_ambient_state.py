@@ -1,0 +1,84 @@
+"""Everything outside a graph that decides what its operators do, as a key."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+
+
+# Devices whose autocast state can differ within one graph.
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+# Switches that choose between kernels of one operator: getters in torch._C.
+_KERNEL_SWITCHES = tuple(
+    getattr(torch._C, name)
+    for name in (
+        "_get_flash_sdp_enabled",
+        "_get_mem_efficient_sdp_enabled",
+        "_get_math_sdp_enabled",
+        "_get_cudnn_sdp_enabled",
+        "_get_overrideable_sdp_enabled",
+        "_get_math_sdp_allow_fp16_bf16_reduction",
+        "_get_cudnn_enabled",
+        "_get_cudnn_benchmark",
+        "_get_cudnn_deterministic",
+        "_get_mkldnn_enabled",
+        "_get_mkldnn_deterministic",
+        "_get_nnpack_enabled",
+    )
+    if hasattr(torch._C, name)
+)
+
+# (backend, operator) that may compute with fewer bits than float32 has.
+_PRECISIONS = tuple((backend, what) for backend in ("mkldnn", "cuda") for what in ("matmul", "conv", "rnn"))
+
+# Where the ambient part of a global state key begins.
+_AMBIENT = 4
+
+
+def _precision(place: tuple[str, str]) -> str:
+    # Not torch.get_float32_matmul_precision() and its like: they raise where backends were given precisions of their
+    # own. Where none was given, it is that of float32.
+    found: str = torch._C._get_fp32_precision_getter(*place)
+    return "ieee" if found == "none" else found
+
+
+def _autocasts() -> tuple[Hashable, ...]:
+    return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _AUTOCAST_DEVICES)
+
+
+def global_state_key() -> tuple[Hashable, ...]:
+    """Everything outside the graph that changes what an operator does, at this moment."""
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        # Who else intercepts calls of operators.
+        tuple(torch.overrides._get_current_function_mode_stack()),
+        (transform.key(), transform.level()) if transform is not None else None,
+        # Casts that happen below the graph: per device, and to which dtype.
+        _autocasts() if torch._C._is_any_autocast_enabled() else None,
+        torch.is_autocast_cache_enabled(),
+        # Choice of kernels.
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        tuple(map(_precision, _PRECISIONS)),
+        tuple([switch() for switch in _KERNEL_SWITCHES]),
+        tuple(torch._C._get_sdp_priority_order()),
+        torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
+        torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
+        # dtype of what factories and Python numbers make.
+        torch.get_default_dtype(),
+        # Whether a saved tensor may be packed.
+        torch._C._autograd._saved_tensors_hooks_is_enabled(),
+    )
+
+
+def ambient_state(key: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """The part of a global state key that a body's backward finds as it was when the frame began.
+
+    A body's joint graph is traced when the backward is: outside of any autocast or kernel choice
+    that the program made around its call.
+    """
+    return key[_AMBIENT:]
