@@ -92,14 +92,14 @@ def reported() -> Iterator[Report]:
     """A report of what is compiled with its ``backend`` in the context."""
     report = Report()
 
-    class Listener(logging.Handler):
+    class TraceEvents(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "stays" in record.msg:
                 name, why = record.args  # type: ignore[misc]
                 report._reasons[name] = why  # type: ignore[index, assignment]
 
     log = logging.getLogger("torch._dynamo.graph_region_tracker.__graph_region_expansion")
-    listener, level, propagate = Listener(), log.level, log.propagate
+    listener, level, propagate = TraceEvents(), log.level, log.propagate
     counters.clear()
     torch._dynamo.reset()
     log.addHandler(listener)

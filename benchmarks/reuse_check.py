@@ -21,10 +21,10 @@ from unittest import mock
 
 import torch
 import torch._dynamo
-from torch._dynamo.regions.trace import call as region_entries
-from torch._dynamo.regions.trace import lookup as region_reuse
-from torch._dynamo.regions.trace.deferred import Opened
-from torch._dynamo.regions.trace.substitution import Fates, Transport
+from torch._dynamo.regions.trace import call as trace_call
+from torch._dynamo.regions.trace import lookup
+from torch._dynamo.regions.trace.deferred import OpenedTuples
+from torch._dynamo.regions.trace.substitution import GuardActions, SourceSubstitution
 
 from benchmarks.zoo import build, mark_blocks
 
@@ -50,7 +50,7 @@ def _timed(spent: list[float], function: Callable[..., Any]) -> Callable[..., An
 
 def _closed(hold: Callable[..., Any], *args: Any) -> None:
     *given, _ = args
-    opened = Opened()
+    opened = OpenedTuples()
     hold(*given, opened)
     opened.close()
 
@@ -76,26 +76,28 @@ def measure(name: str, layers: int) -> dict[str, Measurement]:
     built: list[float] = []
     sizes: list[int] = []
     repeated: dict[str, float] = {}
-    check, hold = region_reuse._check, region_entries._Held
+    check, hold = lookup._check, trace_call.PreparedArguments
 
     def held(*args: Any) -> Any:
         if len(fingerprints) == layers // 2:
             repeated["fingerprint"] = _repeated(lambda: _closed(hold, *args))
         return _timed(fingerprints, hold)(*args)
 
-    def checked(tx: Any, arguments: Any, entry: Any, fates: Any) -> None:
+    def checked(tx: Any, arguments: Any, entry: Any, actions: Any) -> None:
         sizes.append(_observations(entry.condition))
         if len(sizes) == layers // 2:
-            roots = fates.transport._roots
-            with mock.patch.object(region_reuse, "_check_built"):
-                least = _repeated(lambda: check(tx, arguments, entry, Fates(tx, Transport(roots), fates.resolve)))
+            roots = actions.substitution._roots
+            with mock.patch.object(lookup, "_check_built"):
+                least = _repeated(
+                    lambda: check(tx, arguments, entry, GuardActions(tx, SourceSubstitution(roots), actions.resolve))
+                )
             repeated["100 reads"] = least / sizes[-1] * 100
-        _timed(checks, check)(tx, arguments, entry, fates)
+        _timed(checks, check)(tx, arguments, entry, actions)
 
     with (
-        mock.patch.object(region_entries, "_Held", held),
-        mock.patch.object(region_reuse, "_check", checked),
-        mock.patch.object(region_reuse, "_check_built", _timed(built, region_reuse._check_built)),
+        mock.patch.object(trace_call, "PreparedArguments", held),
+        mock.patch.object(lookup, "_check", checked),
+        mock.patch.object(lookup, "_check_built", _timed(built, lookup._check_built)),
     ):
         example.call(torch.compile(example.model, backend=lambda gm, _: gm.forward))
     reads = [(c - b) / s * 100 for c, b, s in zip(checks, built, sizes, strict=True)]

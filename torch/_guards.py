@@ -94,7 +94,7 @@ class InvokeSubgraphReuseCondition:
     unmoved_tensors: list[tuple[Any, Hashable]]
     # (expression, key): what the held constants were that tracing looked at. Without them, a branch on a number among
     # the arguments would be taken as in the traced call.
-    pins: list[tuple[Any, Hashable]]
+    specialized: list[tuple[Any, Hashable]]
     # Elements that were found by a held index, in the order in which they were found. Without them, each call would
     # use the traced call's element.
     paths: list[Any]
@@ -103,8 +103,8 @@ class InvokeSubgraphReuseCondition:
     indices: dict[Any, list[Any]]
     # Trackers of existing objects that the call met. Reuse is refused when the frame changes one: a guard is
     # about the object as it was when the frame began.
-    met: list[Any]
-    # Sources of arguments that the call came by in another way too. Without them, a body that reads a global would be
+    read_objects: list[Any]
+    # Sources of arguments that the call also reached by another path. Without them, a body that reads a global would be
     # reused with what the argument is in another call in the place of that global.
     fixed: set[Any]
     # Dicts whose order of keys is guarded. Without them, the program would not recompile when that of another call's

@@ -1,7 +1,7 @@
 """Keeps artifacts compiled under the overlay and under stock torch apart.
 
 All of torch's compile caches put `torch.compiler.config.cache_key_tag` into their keys. Reading it yields the user's
-value with the overlay's digest behind it; writing it stores the user's part only, so that whoever reads, changes and
+value with the overlay's digest behind it; writing it stores the user's part only, so that code which reads, changes and
 restores the value neither loses the digest nor doubles it.
 """
 

@@ -53,7 +53,7 @@ class StandIns:
         return decide_first
 
     def take_away(self) -> None:
-        """Put the stock functions back, where nobody else has put something by now."""
+        """Put the stock functions back, unless another replacement is there by now."""
         while self.placed:
             module, name, stock, stand_in = self.placed.pop()
             if getattr(module, name) is stand_in:

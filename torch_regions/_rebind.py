@@ -1,4 +1,4 @@
-"""Finds whoever holds a replaced object and hands out the replacement.
+"""Finds the holders of a replaced object and gives them the replacement.
 
 A stock module registers its functions while it is executed (dispatch tables, decorators), and other modules copy
 names from it, before the overlay has had its turn. One walk over the heap per patched module finds all of them.
@@ -20,7 +20,7 @@ from torch_regions._held import Box, Snapshot
 Table = dict[int, tuple[Box, Box]]
 Pair = tuple[Box, Box]
 
-# References to a function that nobody outside its own place holds any more: the box, the snapshot of the namespace, the
+# References to a function that has no other holder left: the box, the snapshot of the namespace, the
 # loop variable and the argument of getrefcount. From 3.14 on some of these are not counted, so the walk is always made.
 _UNSHARED = 4 if sys.version_info < (3, 14) else 0
 

@@ -405,6 +405,6 @@ def test_random_stacks(seed):
 
 
 def test_final_reasons_are_reasons_of_a_miss():
-    from torch._dynamo.regions.trace import candidates as region_candidates
+    from torch._dynamo.regions.trace import candidates
 
-    assert set(ReuseMissReason) > region_candidates._FINAL
+    assert set(ReuseMissReason) > candidates._FINAL

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from expecttest import TestCase
 from programs import Program, check
 from torch._dynamo import graph_deduplication as dedup
-from torch._dynamo.regions.outline import outliner as region_outlining
+from torch._dynamo.regions.outline import outliner
 from torch._dynamo.utils import counters
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves
@@ -147,8 +147,8 @@ def test_a_failure_to_find_regions_leaves_the_flat_graph(monkeypatch):
 
 def _broken_lint(monkeypatch, name, change):
     """Runs a program under lint with one step of outlining changed by ``change``."""
-    original = getattr(region_outlining, name)
-    for module in (region_outlining, dedup):
+    original = getattr(outliner, name)
+    for module in (outliner, dedup):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, functools.partial(change, original))
 
@@ -185,7 +185,7 @@ def test_lint_finds_a_result_that_may_not_cross(monkeypatch):
 
     from torch._dynamo.regions.outline.fit import Fitter
 
-    monkeypatch.setattr(Fitter, "_broken_places", lambda *_: set())
+    monkeypatch.setattr(Fitter, "_broken_indices", lambda *_: set())
     with pytest.raises(Exception, match="may not cross the boundary"):
         outlined(f, X)
 

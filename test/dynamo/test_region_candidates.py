@@ -9,7 +9,7 @@ import pytest
 import torch
 from automatic_cases import Block, Stack
 from torch._dynamo.regions.outcomes import ReuseMissReason
-from torch._dynamo.regions.trace import candidates as region_candidates
+from torch._dynamo.regions.trace import candidates
 from torch._dynamo.regions.trace.candidates import Candidates
 from torch._dynamo.source import AttrSource, DictGetItemSource, GetItemSource, LocalSource
 
@@ -102,8 +102,8 @@ def test_what_will_not_change_refuses_at_once():
         asker = Asker(model)
         assert asker.accepts("layers.0")
         asker.candidates.learn(model.layers[0], False, reason)
-        assert asker.accepts("layers.1") == (reason not in region_candidates._FINAL)
-        assert asker.candidates.has_refused(model.layers[1]) == (reason in region_candidates._FINAL)
+        assert asker.accepts("layers.1") == (reason not in candidates._FINAL)
+        assert asker.candidates.has_refused(model.layers[1]) == (reason in candidates._FINAL)
 
 
 def test_a_shape_that_is_only_traced_is_left_alone():
@@ -113,7 +113,7 @@ def test_a_shape_that_is_only_traced_is_left_alone():
     while asker.accepts(f"layers.{tried}"):
         asker.candidates.learn(model.layers[tried], False, ReuseMissReason.GUARD_FAILS)
         tried += 1
-    assert tried == region_candidates.MAX_TRACES_AHEAD
+    assert tried == candidates.MAX_TRACES_AHEAD
 
 
 def test_a_shape_that_is_reused_now_and_then_is_kept():
@@ -134,13 +134,13 @@ def test_elements_of_a_list_have_their_twins_there():
 def test_no_module_is_looked_at_twice(monkeypatch):
     model = Stack([Block(4) for _ in range(50)])
     asker, looked_at = Asker(model), []
-    number = region_candidates._Shapes._number
+    number = candidates._Structures._number
 
     def noted(self, module):
         looked_at.append(module)
         return number(self, module)
 
-    monkeypatch.setattr(region_candidates._Shapes, "_number", noted)
+    monkeypatch.setattr(candidates._Structures, "_number", noted)
     for k in range(50):
         assert asker.accepts(f"layers.{k}")
     assert len(looked_at) == len(set(looked_at)) == len(list(model.modules()))

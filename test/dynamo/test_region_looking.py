@@ -7,7 +7,7 @@ import torch
 import torch._dynamo
 from changing_things import Plain
 from torch import nn
-from torch._dynamo.regions.trace import call as region_entries
+from torch._dynamo.regions.trace import call as trace_call
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
@@ -176,7 +176,7 @@ def test_a_call_that_fails_to_be_stamped_out_is_traced(monkeypatch):
     def failing(*args):
         raise ValueError
 
-    monkeypatch.setattr(region_entries, "stamp_out", failing)
+    monkeypatch.setattr(trace_call, "stamp_out", failing)
     torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(X), f(X))
     assert counters["regions"] == {"traced": 3}
 

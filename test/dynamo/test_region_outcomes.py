@@ -7,7 +7,7 @@ import torch
 import torch._dynamo
 from marked_cases import became, compiled
 from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason, outcomes
-from torch._dynamo.regions.outline import calls as region_cutting
+from torch._dynamo.regions.outline import calls as outline_calls
 from torch._dynamo.utils import counters
 
 
@@ -93,7 +93,7 @@ def test_when_planning_fails_the_calls_stay_flat(monkeypatch):
     def fail(self):
         raise RuntimeError("planning")
 
-    monkeypatch.setattr(region_cutting._Plan, "pieces", fail)
+    monkeypatch.setattr(outline_calls._Plan, "pieces", fail)
     with torch._dynamo.config.patch(graph_deduplication_lint=False):
         torch.testing.assert_close(compiled(lambda x: sine(sine(x)), X), (X.sin() + 1).sin() + 1)
     assert became() == ["REUSED", "FAILED"]  # what was stamped out is put back as operators

@@ -385,9 +385,9 @@ def test_reuse_installs_the_guards_of_tracing(limit, monkeypatch):
 
 
 def test_verification_raises_with_a_diff_when_a_reuse_would_be_wrong(monkeypatch):
-    from torch._dynamo.regions.trace import lookup as region_reuse
+    from torch._dynamo.regions.trace import lookup
 
-    monkeypatch.setattr(region_reuse, "_check", lambda *_: None)
+    monkeypatch.setattr(lookup, "_check", lambda *_: None)
     layers = blocks(4)
     layers[2].flags.remove("a")
     with torch._dynamo.config.patch(verify_region_reuse=True), pytest.raises(Exception, match="differ from what"):

@@ -5,9 +5,7 @@ import torch
 import torch._dynamo
 from shared_objects import KINDS
 from torch import nn
-from torch._dynamo.regions.trace import lookup as region_reuse
-from torch._dynamo.regions.trace import save as region_saving
-from torch._dynamo.regions.trace import verify as region_verify
+from torch._dynamo.regions.trace import lookup, save, verify
 
 
 X = torch.randn(2, 3)
@@ -74,10 +72,10 @@ def _verify(program):
 
 def _without(monkeypatch, wanted):
     """What is expected of a reuse lacks the guards of which ``wanted`` is false."""
-    whole = region_reuse.transported_guards
+    whole = lookup.substituted_guards
     monkeypatch.setattr(
-        region_verify,
-        "transported_guards",
+        verify,
+        "substituted_guards",
         lambda match: [(s, make) for s, make in whole(match) if wanted(getattr(make, "func", make).__name__)],
     )
 
@@ -91,15 +89,15 @@ def test_a_guard_that_is_left_out_is_seen(monkeypatch, kind):
 
 
 def test_a_guard_too_many_is_seen(monkeypatch):
-    whole = region_reuse.transported_guards
+    whole = lookup.substituted_guards
     extra = torch._dynamo.source.LocalSource("x"), torch._dynamo.guards.GuardBuilder.ID_MATCH
-    monkeypatch.setattr(region_verify, "transported_guards", lambda match: [*whole(match), extra])
+    monkeypatch.setattr(verify, "substituted_guards", lambda match: [*whole(match), extra])
     with pytest.raises(Exception, match="guards differ"):
         _verify(_shared())
 
 
 def test_an_object_that_would_not_be_tracked_is_seen(monkeypatch):
-    monkeypatch.setattr(region_verify, "to_be_tracked", lambda match: [])
+    monkeypatch.setattr(verify, "to_be_tracked", lambda match: [])
     with pytest.raises(Exception, match="tracked differ"):
         _verify(_shared())
 
@@ -107,14 +105,14 @@ def test_an_object_that_would_not_be_tracked_is_seen(monkeypatch):
 def test_objects_that_are_taken_for_one_another_are_seen(monkeypatch):
     program = _in_turn([Compares(held) for held in (SENTINEL, object(), SENTINEL, object())])
     _verify(program)
-    monkeypatch.setattr(region_reuse, "_check_identities", lambda *_: None)
+    monkeypatch.setattr(lookup, "_check_identities", lambda *_: None)
     with pytest.raises(Exception, match="operators differ"):
         _verify(program)
 
 
 def test_a_tensor_that_came_to_require_grad_is_seen(monkeypatch):
     _verify(_with_a_write())
-    for module in (region_reuse, region_saving):
+    for module in (lookup, save):
         monkeypatch.setattr(module, "tensor_state", lambda tracker: None)
     with pytest.raises(Exception, match="operators differ"):
         _verify(_with_a_write())
@@ -122,7 +120,7 @@ def test_a_tensor_that_came_to_require_grad_is_seen(monkeypatch):
 
 def test_a_symbol_that_tracing_would_make_is_seen(monkeypatch):
     states = iter(range(1000))
-    state = region_verify.frame_state
-    monkeypatch.setattr(region_verify, "frame_state", lambda tx: state(tx)._replace(symbols=([], [f"s{next(states)}"])))
+    state = verify.frame_state
+    monkeypatch.setattr(verify, "frame_state", lambda tx: state(tx)._replace(symbols=([], [f"s{next(states)}"])))
     with pytest.raises(Exception, match="symbols differ"):
         _verify(_shared())

@@ -12,12 +12,12 @@ from unittest import mock
 
 import torch
 import torch._dynamo.convert_frame  # (Dynamo is imported before a part of it is)
-from torch._dynamo.regions import keys as region_identity
+from torch._dynamo.regions import keys
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace import lookup as region_reuse
-from torch._dynamo.regions.trace import stamp as region_stamps
-from torch._dynamo.regions.trace.read_set import Observer
+from torch._dynamo.regions.trace import lookup, stamp
+from torch._dynamo.regions.trace.read_set import ReadSetRecorder
 from torch._functorch._aot_autograd import autograd_cache_parts
+from torch.utils import _ambient_state
 
 
 Fault = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -25,25 +25,25 @@ Fault = Callable[[], contextlib.AbstractContextManager[Any]]
 
 def constant_dropped_from_the_node_key() -> Any:
     """Operators that differ in a float are one."""
-    return mock.patch.object(region_identity, "_number_key", lambda number: (type(number),))
+    return mock.patch.object(keys, "_number_key", lambda number: (type(number),))
 
 
 def observation_dropped() -> Any:
     """Sources that tracing looked at without a guard are not in the read set."""
-    return mock.patch.object(Observer, "looked_at", lambda self: [])
+    return mock.patch.object(ReadSetRecorder, "looked_at", lambda self: [])
 
 
 def _without(keep: Callable[[Any, Any], bool]) -> Any:
-    stock = region_reuse.transported_guards
+    stock = lookup.substituted_guards
     patched = lambda match: [(s, make) for s, make in stock(match) if keep(s, make)]  # noqa: E731
-    return mock.patch.object(region_stamps, "transported_guards", patched)
+    return mock.patch.object(stamp, "substituted_guards", patched)
 
 
 def _kind(make: Any) -> str:
     return getattr(getattr(make, "func", make), "__name__", "")
 
 
-def transported_guard_skipped() -> Any:
+def substituted_guard_skipped() -> Any:
     """A reused call does not guard the constants that tracing would have guarded."""
     return _without(lambda source, make: _kind(make) not in ("EQUALS_MATCH", "CONSTANT_MATCH"))
 
@@ -56,19 +56,19 @@ def alias_guard_skipped() -> Any:
 def identity_replaced_by_equality() -> Any:
     """Objects that are equal, as dataclasses, named tuples and enum members are, stand for one another."""
 
-    def alike(checks: Any, places: list[Any], unmoved: Any, fates: Any) -> None:
-        stops = checks.route.stops
-        pairs = [(places[i].value, stops[i].old) for i in checks.unmoved]
-        pairs += [(places[i].value, places[j].value) for i, j in checks.same]
+    def alike(checks: Any, bindings: list[Any], unmoved: Any, actions: Any) -> None:
+        steps = checks.plan.steps
+        pairs = [(bindings[i].value, steps[i].old) for i in checks.unmoved]
+        pairs += [(bindings[i].value, bindings[j].value) for i, j in checks.same]
         if any(type(a) is not type(b) or a != b for a, b in pairs if not isinstance(a, torch.Tensor)):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, "an object that is not equal")
 
-    return mock.patch.object(region_reuse, "_check_identities", alike)
+    return mock.patch.object(lookup, "_check_identities", alike)
 
 
 def autocast_states_merged() -> Any:
     """Operators under two kinds of autocast are one."""
-    return mock.patch.object(region_identity, "_autocasts", lambda: ())
+    return mock.patch.object(_ambient_state, "_autocasts", lambda: ())
 
 
 @contextlib.contextmanager
@@ -85,14 +85,14 @@ def field_dropped_from_the_cache_key() -> Iterator[None]:
 
 def write_not_carried_over() -> Any:
     """What a call writes to objects is not written by one that reuses it."""
-    return mock.patch.object(region_stamps, "carry_out", lambda maker, effects: None)
+    return mock.patch.object(stamp, "carry_out", lambda maker, effects: None)
 
 
 # fault -> the backend that shows it, and within how many programs it is found.
 FAULTS: dict[Fault, tuple[str, int]] = {
     constant_dropped_from_the_node_key: ("eager", 300),
     observation_dropped: ("eager", 300),
-    transported_guard_skipped: ("eager", 300),
+    substituted_guard_skipped: ("eager", 300),
     alias_guard_skipped: ("eager", 600),
     identity_replaced_by_equality: ("eager", 300),
     autocast_states_merged: ("eager", 1500),

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import torch
 import torch._dynamo
-from torch._inductor.regions import bodies as region_bodies
-from torch._inductor.regions.cache import UnkeptError, key_of
+from torch._inductor.regions import lowering
+from torch._inductor.regions.cache import BodyBypass, key_of
 from torch._inductor.virtualized import V
 
 
@@ -35,13 +35,13 @@ def key(body: Callable[..., Any], *args: Any, dynamic: bool = False) -> str:
     def prepare(subgraph: Any, examples: Any) -> None:
         try:
             found.append(key_of(subgraph.graph_module, examples, V.graph))
-        except UnkeptError as refusal:
+        except BodyBypass as refusal:
             found.append(refusal.reason.name)
         raise _SeenError
 
     torch._dynamo.reset()
     with (
-        patch.object(region_bodies, "prepare", prepare),
+        patch.object(lowering, "prepare", prepare),
         torch._functorch.config.patch(enable_autograd_cache=False),
     ):
         try:

@@ -6,8 +6,9 @@ import operator
 
 import pytest
 import torch
-from torch._inductor import fx_utils, ir
+from torch._inductor import fx_utils
 from torch._inductor.fx_passes.post_grad import view_to_reshape
+from torch._inductor.regions import lowering
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
@@ -61,7 +62,7 @@ def test_metadata_is_brought_up_to_date_around_a_call_on_other_strides():
     program = _program(mode)
     view_to_reshape(program)
     updater = fx_utils.FakeTensorUpdater(program)
-    with ir.V.set_fake_mode(mode):
+    with lowering.V.set_fake_mode(mode):
         assert updater.incremental_update() == 0
     (taken,) = program.body.graph.find_nodes(op="placeholder")
     assert taken.meta["val"].stride() == (2, 1)
@@ -70,10 +71,10 @@ def test_metadata_is_brought_up_to_date_around_a_call_on_other_strides():
 def test_a_call_is_compiled_for_the_strides_of_its_body():
     mode = FakeTensorMode()
     program = _program(mode)
-    subgraph = ir.Subgraph(name="body", graph_module=program.body)
+    subgraph = lowering.ir.Subgraph(name="body", graph_module=program.body)
     (taken,) = program.body.graph.find_nodes(op="placeholder")
     for call in program.graph.find_nodes(op="call_function", target=HOP):
         graph = torch._inductor.graph.GraphLowering(program)
         graph.current_node = call
-        with ir.V.set_graph_handler(graph):
-            assert ir._example_operands(subgraph) == [taken.meta["val"]]
+        with lowering.V.set_graph_handler(graph):
+            assert lowering._example_operands(subgraph) == [taken.meta["val"]]

@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.regions import bodies as region_bodies
 from torch._inductor.regions import cache as region_cache
-from torch._inductor.regions.cache import FOLDER, Unkept, UnkeptError
+from torch._inductor.regions.cache import FOLDER, BodyBypass, BypassReason
 from torch._inductor.regions.object_code import NotApartError
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._inductor.utils import fresh_cache, run_and_get_code
@@ -219,6 +219,6 @@ def test_calls_of_operators():
 
 
 def test_refusal_is_told():
-    error = UnkeptError(Unkept.NODE, "a detail")
-    assert str(error) == f"{Unkept.NODE.value}: a detail"
-    assert str(UnkeptError(Unkept.OFF)) == Unkept.OFF.value
+    error = BodyBypass(BypassReason.NODE, "a detail")
+    assert str(error) == f"{BypassReason.NODE.value}: a detail"
+    assert str(BodyBypass(BypassReason.OFF)) == BypassReason.OFF.value

@@ -53,13 +53,13 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
         return
     for group in groups:
         regions = group.regions
-        places = used_outside(regions)
-        body, _ = make_body(regions[0], places)
-        outliner.check(graph, regions, places, body)
+        indices = used_outside(regions)
+        body, _ = make_body(regions[0], indices)
+        outliner.check(graph, regions, indices, body)
         # A region that was called for has options of its own: None here.
-        whole = ((group.meaning, id(None)), tuple(places), depth)
+        whole = ((group.meaning, id(None)), tuple(indices), depth)
         name = outliner.names.get(whole) or outliner.install(whole, body, tracker.written_inputs(regions[0]))
-        outliner.replace(graph, regions, places, name)
+        outliner.replace(graph, regions, indices, name)
         hierarchical_log.debug("%s: %d calls of a body of %d operators", name, len(regions), len(regions[0]))
     stats = tracker.stats
     if depth:

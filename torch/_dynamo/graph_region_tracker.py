@@ -101,7 +101,7 @@ class GraphRegionTracker:
         # number of a global state -> whether it is that of the frame's begin, but for grad mode.
         self._is_ambient: list[bool] = []
         self._ambient = ambient_state(global_state_key())
-        # node -> which of its operands (places in its flattened args and kwargs, nodes only)
+        # node -> which of its operands (indices in its flattened args and kwargs, nodes only)
         # changed when it was run on fake tensors.
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
         # The graph to whose inputs a region may write, if any: Note [A region may write to an input].
@@ -129,13 +129,13 @@ class GraphRegionTracker:
         ``flat_args_kwargs``: values of the operand nodes, flat; ``id_to_initial_version``: id of
         such a value -> its version before the run.
         """
-        for place, value in enumerate(flat_args_kwargs):
+        for index, value in enumerate(flat_args_kwargs):
             before = id_to_initial_version.get(id(value))
             if before is not None and value._version != before:
-                self.add_node_mutation(node, place)
+                self.add_node_mutation(node, index)
 
     def add_node_mutation(self, node: Node, arg_pos: int) -> None:
-        """Notes that ``node`` writes to its operand at place ``arg_pos``."""
+        """Notes that ``node`` writes to its operand at index ``arg_pos``."""
         self.node_to_mutated_arg_positions.setdefault(node, OrderedSet()).add(arg_pos)
 
     def copy_track(self, node: Node, copy: Node) -> None:
@@ -148,14 +148,14 @@ class GraphRegionTracker:
     def written_operands(self, node: Node) -> list[Node]:
         """Operands that ``node`` writes to, by what it is and by what its run on fake tensors did."""
         written = written_operands(node)
-        if places := self.node_to_mutated_arg_positions.get(node):
+        if indices := self.node_to_mutated_arg_positions.get(node):
             operands: list[Node] = []
             torch.fx.map_arg((node.args, node.kwargs), operands.append)
-            written = written + [operands[place] for place in places]
+            written = written + [operands[index] for index in indices]
         return written
 
     def written_inputs(self, region: Region) -> list[int]:
-        """Places, among the values that ``region`` takes from outside, of those that it writes to."""
+        """Indices, among the values that ``region`` takes from outside, of those that it writes to."""
         written = {s for node in region for operand in self.written_operands(node) for s in node_storages(operand)}
         return [k for k, operand in enumerate(inputs_of(region)) if written.intersection(node_storages(operand))]
 

@@ -16,23 +16,23 @@ def _observers(side_effects: Any) -> list[Any]:
 
 @replaces("SideEffects.check_allowed_side_effect")
 def check_allowed_side_effect(self: Any, item: Any) -> bool:
-    for observer in _observers(self):
-        observer.changed.append(item)
+    for recorder in _observers(self):
+        recorder.changed.append(item)
     return stock("torch._dynamo.side_effects:SideEffects.check_allowed_side_effect")(self, item)
 
 
 @replaces("SideEffects.load_attr")
 def load_attr(self: Any, item: Any, name: str, deleted_ok: bool = False, check: bool = False) -> Any:
     found = stock("torch._dynamo.side_effects:SideEffects.load_attr")(self, item, name, deleted_ok, check)
-    for observer in _observers(self):
-        found = observer.load(item, name, found)
+    for recorder in _observers(self):
+        found = recorder.load(item, name, found)
     return found
 
 
 @replaces("SideEffects.load_cell")
 def load_cell(self: Any, cellvar: Any) -> Any:
     found = stock("torch._dynamo.side_effects:SideEffects.load_cell")(self, cellvar)
-    for observer in _observers(self):
+    for recorder in _observers(self):
         # Dynamo knows the contents without asking for their source again.
-        observer.loaded.append(found)
+        recorder.loaded.append(found)
     return found

@@ -1,7 +1,7 @@
 """What a call of a region returns, as metadata, without running its body.
 
 Note [A body is run once to be traced]
-Stock runs a body on fake tensors each time that somebody asks what a call returns: to collect the metadata of the
+Stock runs a body on fake tensors each time that it needs to know what a call returns: to collect the metadata of the
 graph, and again after the body was traced. The answer is known before: Dynamo has noted it when it recorded the body,
 and the tracer when it traced it. It holds for operands with the same metadata, in a state of the thread that does not
 change what operators return. The results share no memory with the operands or each other: of a body that Dynamo has

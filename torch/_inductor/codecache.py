@@ -13,7 +13,7 @@ from torch._inductor.codecache import log
 from torch_regions.overlay import replaces
 
 
-# Entries that could not be read, so that each is told of once.
+# Entries that could not be read, so that each is reported once.
 _unreadable: set[str] = set()
 
 

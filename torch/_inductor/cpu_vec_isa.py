@@ -74,7 +74,7 @@ def _begin() -> None:
     # With the options that are set here: they are of this context.
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(_ask, asked), name="what the C++ compiler can do", daemon=True).start()
-    # Not before: nobody waits for a thread that could not be started.
+    # Not before: a thread that could not be started gives no answer.
     _answers.update(found)
 
 
@@ -108,7 +108,7 @@ def _ask(asked: list[tuple[VecISA, str, Future[bool]]]) -> None:
     for isa, code, answer in asked:
         try:
             works = isa.check_build(code)
-        except BaseException:  # whatever it is, somebody waits for an answer
+        except BaseException:  # whatever it is, a compile waits for an answer
             works = False
         answer.set_result(works)
 

@@ -59,7 +59,7 @@ class RegionCall:
     miss: CannotReuse | None = None
     ended: bool = False
     reused: bool = False
-    # Whether nobody asked for the region (regions/trace/candidates.py).
+    # Whether it is an automatic region (regions/trace/candidates.py).
     automatic: bool = False
     # What traces it, given the callee, the frame and the arguments; when None, the callee does.
     run: Callable[..., VariableTracker] | None = None

@@ -30,7 +30,7 @@ _add(_FLAG, False, "TORCHDYNAMO_USE_GRAPH_DEDUPLICATION")
 
 
 def verifying() -> bool:
-    """Whether each call of a region that could be stamped out is traced, and must be what was foretold."""
+    """Whether each call of a region that could be stamped out is traced, and must come out as expected."""
     return bool(getattr(config, _VERIFY))
 
 

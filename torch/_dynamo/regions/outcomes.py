@@ -35,7 +35,7 @@ class RegionInlineReason(enum.Enum):
     NO_OPERATORS = "nothing that it computes is left in the graph"
     INSIDE_HIGHER_ORDER_OP = "it is called inside the body of another higher order operator"
     NO_LEGAL_OPERATORS = "none of its operators may be in a body"
-    NOT_REPEATED = "nobody asked for it, and no call was stamped out of it"
+    NOT_REPEATED = "it is automatic, and no other call was stamped out of it"
     NOTHING_INSIDE_BOUNDARY = "nothing is left of it between the values that may not cross a boundary"
     FAILED = "tracing or outlining it failed"
 
@@ -90,7 +90,7 @@ class CallOutcome:
     reason: RegionInlineReason | None = None
     detail: str = ""
     miss: ReuseMissReason | None = None
-    # Whether nobody asked for the region.
+    # Whether it is an automatic region.
     automatic: bool = False
 
 

@@ -7,7 +7,7 @@ that fits, each call it makes is an ``mmap``, page faults and a ``munmap``. Trac
 from one depth: in a marked Llama layer 500 such pairs, a fifth of the time. It is a matter of how deep the program's
 own stack is, so one program has it and another has not. A chunk is as large as its first frame asks for, rounded up
 to a power of two, and what follows is put into the rest of it. So a frame that says it needs a little more than 1 MB
-gets 2 MB, and no call above it asks the system for more. Memory that nobody touches costs nothing.
+gets 2 MB, and no call above it asks the system for more. Memory that is not touched costs nothing.
 """
 
 from __future__ import annotations

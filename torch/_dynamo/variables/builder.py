@@ -1,6 +1,6 @@
 """Overlay of torch._dynamo.variables.builder: an ordinary parameter becomes an input of the graph in one short step.
 
-A deep model has thousands of parameters, and nearly all are alike: dense, of static sizes, made by nobody's subclass.
+A deep model has thousands of parameters, and nearly all are alike: dense, of static sizes, of no subclass.
 Stock asks each for all that a tensor can be. What a plain parameter needs is made here; any other goes stock's way.
 """
 

@@ -11,7 +11,7 @@ from torch_regions.overlay import replaces, stock
 
 def _held(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     observers = RECORDERS.of(tx.output)
-    return observers[-1].holding.apply(tx, fn, args) if observers and not kwargs else None
+    return observers[-1].deferred.apply(tx, fn, args) if observers and not kwargs else None
 
 
 @replaces("BuiltinVariable.call_function")

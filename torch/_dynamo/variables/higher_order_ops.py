@@ -3,7 +3,7 @@
 Note [Wrap semantics]
 For wrap, checkpoint, invoke_subgraph and BaseHOP, running the operator means running its body.
 So what Dynamo goes on tracing with (the trackers of the body's return value, whatever Python value that is) need not be
-what the subgraph returns. The subgraph returns each value that was computed in it and that somebody outside may need,
+what the subgraph returns. The subgraph returns each value that was computed in it and that is needed outside,
 once. A value that came from outside and is returned goes around the call: its tracker never left the outer proxy. After
 the call is recorded, all trackers of an output, wherever they are held, are turned to the output's proxy.
 A tracker that is not realized yet has by definition not been computed in the body, and stays as it is.
@@ -309,7 +309,7 @@ def overwrite_tensor_vt_proxy(graph_output_vts: Iterable[VariableTracker], flat_
         for tracker in (vt, *(others[k] if others else ())):
             tracker.proxy = result.proxy
             # A value of the calling graph now. If that is a body too, it has to return the value and turn the tracker
-            # in its turn: a side effect may hold the tracker, while the walk of the body's value does not come by.
+            # in its turn: a side effect may hold the tracker, while the walk of the body's value does not reach it.
             caller.record_proxyable_vt(tracker)
 
 

@@ -1,10 +1,10 @@
-"""Overlay of torch._dynamo.variables.lazy: the calls of regions hear by which sources things are come by."""
+"""Overlay of torch._dynamo.variables.lazy: the calls of regions record which sources Dynamo reaches."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo.regions.trace.events import LISTENING
+from torch._dynamo.regions.trace.events import TRACE_EVENTS
 
 from torch_regions.overlay import replaces, stock
 
@@ -12,14 +12,14 @@ from torch_regions.overlay import replaces, stock
 @replaces("LazyVariableTracker.create")
 @staticmethod
 def create(value: Any, source: Any, *, tx: Any = None, **options: Any) -> Any:
-    for listener in LISTENING:
-        listener.came_by.add(source)
+    for events in TRACE_EVENTS:
+        events.reached.add(source)
     return stock("torch._dynamo.variables.lazy:LazyVariableTracker.create")(value, source, tx=tx, **options)
 
 
 @replaces("LazyConstantVariable.create")
 @staticmethod
 def create_constant(value: Any, source: Any, **options: Any) -> Any:
-    for listener in LISTENING:
-        listener.came_by.add(source)
+    for events in TRACE_EVENTS:
+        events.reached.add(source)
     return stock("torch._dynamo.variables.lazy:LazyConstantVariable.create")(value, source, **options)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo.regions.trace.events import LISTENING
+from torch._dynamo.regions.trace.events import TRACE_EVENTS
 
 from torch_regions.overlay import replaces, stock
 
 
 @replaces("TorchScriptObjectVariable.as_python_constant")
 def as_python_constant(self: Any) -> Any:
-    for listener in LISTENING:
-        listener.opened.add(self.source)
+    for events in TRACE_EVENTS:
+        events.opened.add(self.source)
     return stock("torch._dynamo.variables.script_object:TorchScriptObjectVariable.as_python_constant")(self)

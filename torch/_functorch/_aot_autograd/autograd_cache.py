@@ -132,7 +132,7 @@ def _lookup(
     if guards := cache_info.get("cache_status_guard_expr"):
         why = tell("miss", f"an entry of this key is for other sizes: {guards}")
     else:
-        # Other processes' entries are read only for whoever wants to know.
+        # Other processes' entries are read only if a log or a report asks for the difference.
         folder = AOTAutogradCache._get_tmp_dir() if local and log.isEnabledFor(logging.INFO) else None
         _missed[key], why = explain(key, parts, folder)
         if len(_missed) > MAX_REMEMBERED:  # never saved
@@ -154,7 +154,7 @@ def _write_to_local_cache(key: str, content: bytes) -> None:
 @replaces
 @contextlib.contextmanager
 def sanitize_gm_for_cache(gm: torch.fx.GraphModule) -> Generator[None, None, None]:
-    """Hides what Dynamo left on a graph module from whoever makes a key inside; afterwards all is as before."""
+    """Hides what Dynamo left on a graph module while a key is made; restores it afterwards."""
     from torch._functorch._aot_autograd.autograd_cache import normalize_placeholder_names
 
     if not functorch_config.autograd_cache_normalize_inputs:

@@ -1,7 +1,7 @@
 """Why AOTAutogradCache had no entry: the first part of the key in which the nearest entry differs.
 
 What is compared are digests.  Those of the keys that this process has missed are kept in memory, and those of saved
-entries in a file beside the entry, which other processes read when somebody wants to know (``TORCH_LOGS``).
+entries in a file beside the entry, which other processes read when ``TORCH_LOGS`` asks for the difference.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ _RECOMPUTE_OPTIONS = ("activation_memory_budget_runtime_estimator", "activation_
 
 @dataclass
 class KeyParts:
-    """Digests of the parts of one key, and the records of the graph for whoever explains a difference."""
+    """Digests of the parts of one key, and the records of the graph, from which a difference is explained."""
 
     digests: dict[str, str] = field(default_factory=dict)
     graph: CanonicalGraph | None = None

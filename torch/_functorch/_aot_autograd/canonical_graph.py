@@ -30,7 +30,7 @@ Node = torch.fx.Node
 GraphModule = torch.fx.GraphModule
 # How a value that this file does not know is serialized: any two values that differ have other bytes.
 Serialize = Callable[[Any], bytes]
-# What of a node's metadata is in its record, for whoever reads other metadata than AOTAutograd.
+# What of a node's metadata is in its record: compilers read other metadata than AOTAutograd.
 Describe = Callable[[Node], Any]
 
 """
@@ -46,7 +46,7 @@ gets into the result.  The numbers are the places of the nodes in a walk that an
 The walk depends on what is connected to what, and not on the order in which independent nodes stand.  Two nodes that
 compute the same stay two: each is visited once, and later mentions repeat its number.
 
-A free node that leads to no fixed one is not visited: nobody sees its result.  Moving a node is only free between two
+A free node that leads to no fixed one is not visited: its result is not used.  Moving a node is only free between two
 fixed nodes: a value read before a write is another one than after it.  So each record has the number of fixed nodes
 before it.  Two graphs with equal records have the same fixed nodes in the same order, and between two of them the same
 free ones, of which any topological order computes the same.
@@ -281,7 +281,7 @@ class _Walk:
             name = "list" if isinstance(value, list) else "tuple" if kind is tuple else _get_qualified_name(kind)
             return (name, [self._value(v) for v in value])
         if isinstance(value, dict):
-            # Order counts: of a dict that the graph returns, somebody may see it.
+            # Order counts: the caller sees that of a dict that the graph returns.
             return ("dict", [(self._value(k), self._value(v)) for k, v in value.items()])
         if kind is slice:
             return ("slice", self._value(value.start), self._value(value.stop), self._value(value.step))

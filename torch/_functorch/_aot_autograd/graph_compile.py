@@ -1,6 +1,6 @@
 """Overlay of torch._functorch._aot_autograd.graph_compile: regions that were partitioned keep their aliasing.
 
-A graph is put into words only where somebody will read them.
+A graph is printed only if a log or a cache entry wants it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Note [What a partitioned region returns]
 The partitioner makes the forward body return, besides its results, what the backward body needs. Often that is
 an argument (a weight) or one of the results once more. Stock describes each such output by the fake tensor of
-the *body's* graph: its storage is that of the body's placeholder, shared by all calls, and known to nobody in
+the *body's* graph: its storage is that of the body's placeholder, shared by all calls, and unknown in
 the graph around them. From there on a saved weight looks like memory of its own, is counted among the donated
 buffers, and the backward writes its gradients into the parameter, or into a tensor that the user holds.
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from torch._dynamo.utils import counters
 from torch._inductor import ir
-from torch._inductor.regions.cache import KeptBody, Unkept, UnkeptError, check_lowered, key_of, load, save
+from torch._inductor.regions.cache import BodyBypass, BypassReason, CachedBody, check_lowered, key_of, load, save
 from torch._inductor.regions.donation import donate
 from torch._inductor.regions.memory import RegionMemory, analyse
 from torch._inductor.regions.object_code import BODY_NAME, BodyCode, NotApartError, compile_alone, link
@@ -26,7 +26,7 @@ def prepare(subgraph: Any, examples: list[Any]) -> None:
     try:
         key = key_of(subgraph.graph_module, examples, around)
         body = Body(subgraph, examples, around, key)
-    except UnkeptError as refusal:
+    except BodyBypass as refusal:
         _tell(subgraph.name, refusal)
         subgraph.graph, subgraph.region_memory = _lower(subgraph, examples, around)
         return
@@ -50,7 +50,7 @@ def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = N
     return body, memory
 
 
-def _tell(name: str, refusal: UnkeptError) -> None:
+def _tell(name: str, refusal: BodyBypass) -> None:
     counters["region_bodies"][refusal.reason.name] += 1
     log.info("the body %s is not kept: %s", name, refusal)
 
@@ -64,7 +64,7 @@ class Body:
     cpp_wrapper = fx_wrapper = False
 
     def __init__(self, subgraph: Any, examples: list[Any], around: Any, key: str) -> None:
-        """Found, or lowered.  Raises ``UnkeptError``."""
+        """Found, or lowered.  Raises ``BodyBypass``."""
         self.name = around.qualify_name(subgraph.name)
         self.example_inputs = examples
         self.subgraph = subgraph
@@ -72,7 +72,7 @@ class Body:
         self.key = key
         self.lowered: Any = None
         if (kept := load(key)) is None:
-            kept = KeptBody(self._lower_apart(), {})
+            kept = CachedBody(self._lower_apart(), {})
         else:
             counters["region_bodies"]["found"] += 1
         self.kept = kept
@@ -92,7 +92,7 @@ class Body:
         if code is None:
             try:
                 code = self._compiled()
-            except UnkeptError as refusal:
+            except BodyBypass as refusal:
                 _tell(self.subgraph.name, refusal)
                 return self._text_in_place()
             self.kept.codes[donated] = code
@@ -106,7 +106,7 @@ class Body:
         try:
             code = compile_alone(self.lowered)
         except NotApartError as error:
-            raise UnkeptError(Unkept.CODE, error) from error
+            raise BodyBypass(BypassReason.CODE, error) from error
         # Again: code generation lowers what was left for it.
         check_lowered(self.lowered, self.kept.memory)
         return code

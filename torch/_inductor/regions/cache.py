@@ -3,7 +3,7 @@
 A new program around a known body then compiles only what is new.  What is kept is text and numbers: the code of the
 body (see Note [A body is an object file]) and what its callers must know of its memory.  A body is kept only if
 nothing else matters, and if all that its lowering reads is in its key; every other body is lowered as without a cache,
-for an ``Unkept`` reason that is logged.
+for a ``BypassReason`` that is logged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 FOLDER = "regions"
 
 
-class Unkept(enum.Enum):
+class BypassReason(enum.Enum):
     """Why a body is lowered without looking for it, or not kept."""
 
     OFF = "caches are off"
@@ -58,15 +58,15 @@ class Unkept(enum.Enum):
     CODE = "its code cannot be told apart from a program's"
 
 
-class UnkeptError(Exception):
+class BodyBypass(Exception):
     """A body is not kept."""
 
-    def __init__(self, reason: Unkept, detail: object = "") -> None:
+    def __init__(self, reason: BypassReason, detail: object = "") -> None:
         super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
         self.reason = reason
 
 
-# What goes wrong without each part of the key. Parts with the names of stock's fields are told of in
+# What goes wrong without each part of the key. Parts with the names of stock's fields are described in
 # torch._functorch._aot_autograd.autograd_cache_parts.
 PARTS: dict[str, str] = {
     "graph": "another body's code would run",
@@ -114,18 +114,18 @@ _NODES = frozenset(
 
 
 def key_of(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
-    """The key of a body that is about to be lowered for the graph ``around``.  Raises ``UnkeptError``."""
+    """The key of a body that is about to be lowered for the graph ``around``.  Raises ``BodyBypass``."""
     _check_surroundings(around)
     if unknown := gm.meta.keys() - _MODULE_META_IGNORED:
-        raise UnkeptError(Unkept.UNKEYABLE, f"metadata {sorted(unknown)}")
+        raise BodyBypass(BypassReason.UNKEYABLE, f"metadata {sorted(unknown)}")
     for node in gm.graph.nodes:
         _check_node(node)
     try:
         return _key(gm, examples, around)
-    except UnkeptError:
+    except BodyBypass:
         raise
     except Exception as error:
-        raise UnkeptError(Unkept.UNKEYABLE, error) from error
+        raise BodyBypass(BypassReason.UNKEYABLE, error) from error
 
 
 def _key(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
@@ -157,20 +157,20 @@ def _check_surroundings(around: Any) -> None:
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
     if config.force_disable_caches or not config.fx_graph_cache:
-        raise UnkeptError(Unkept.OFF)
+        raise BodyBypass(BypassReason.OFF)
     if around.cpp_wrapper or around.fx_wrapper or around.aot_mode or around.is_const_graph:
-        raise UnkeptError(Unkept.WRAPPER)
+        raise BodyBypass(BypassReason.WRAPPER)
     if around._shape_env.deferred_runtime_asserts:
-        raise UnkeptError(Unkept.RUNTIME_ASSERTS)
+        raise BodyBypass(BypassReason.RUNTIME_ASSERTS)
     if config.max_autotune or config.max_autotune_gemm or config.max_autotune_pointwise:
-        raise UnkeptError(Unkept.AUTOTUNED)
+        raise BodyBypass(BypassReason.AUTOTUNED)
     if config.trace.enabled or config.trace.provenance_tracking_level:
-        raise UnkeptError(Unkept.RECORDED)
+        raise BodyBypass(BypassReason.RECORDED)
     # Stock registers a function of its own that makes the scheduling of the configured backend.
     scheduling: Any = get_scheduling_for_device("cpu")
     registered = (getattr(scheduling, "__module__", None), get_wrapper_codegen_for_device("cpu"))
     if config.cpu_backend != "cpp" or registered != (get_scheduling_for_device.__module__, PythonWrapperCodegen):
-        raise UnkeptError(Unkept.BACKEND)
+        raise BodyBypass(BypassReason.BACKEND)
 
 
 def _check_node(node: Node) -> None:
@@ -179,14 +179,14 @@ def _check_node(node: Node) -> None:
     if node.op in ("placeholder", "output"):
         return
     if node.op == "get_attr":
-        raise UnkeptError(Unkept.ATTRIBUTE, node.target)
+        raise BodyBypass(BypassReason.ATTRIBUTE, node.target)
     target = node.target
     if target is operator.getitem:
         return
     if not isinstance(target, OpOverload) or target.namespace not in NAMESPACES_OF_TORCH:
-        raise UnkeptError(Unkept.OPERATOR, target)
+        raise BodyBypass(BypassReason.OPERATOR, target)
     if target in user_lowerings:
-        raise UnkeptError(Unkept.LOWERING, target)
+        raise BodyBypass(BypassReason.LOWERING, target)
 
 
 def _described(node: Node) -> Any:
@@ -207,38 +207,38 @@ def _value(name: str, value: Any) -> Any:
         # Whether a result is saved for the backward is what counts, not its name.
         return type(value).__name__
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise UnkeptError(Unkept.SYMBOLIC_SIZES)
+        raise BodyBypass(BypassReason.SYMBOLIC_SIZES)
     if value is None or type(value) in (bool, int, float, str):
         return (type(value).__name__, value)
-    raise UnkeptError(Unkept.UNKEYABLE, f"metadata {name} of type {type(value).__name__}")
+    raise BodyBypass(BypassReason.UNKEYABLE, f"metadata {name} of type {type(value).__name__}")
 
 
 def _tensor(value: Any) -> Any:
     if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
-        raise UnkeptError(Unkept.VALUE, type(value).__name__)
+        raise BodyBypass(BypassReason.VALUE, type(value).__name__)
     if value.device.type != "cpu":
-        raise UnkeptError(Unkept.DEVICE, value.device)
+        raise BodyBypass(BypassReason.DEVICE, value.device)
     numbers = (*value.shape, *value.stride(), value.storage_offset())
     if any(type(number) is not int for number in numbers):
-        raise UnkeptError(Unkept.SYMBOLIC_SIZES)
+        raise BodyBypass(BypassReason.SYMBOLIC_SIZES)
     flags = (value.requires_grad, value.is_conj(), value.is_neg(), value._is_view(), value.is_pinned())
     return (str(value.dtype), value.dim(), numbers, flags)
 
 
 def check_lowered(graph: Any, memory: RegionMemory) -> None:
-    """Raises ``UnkeptError`` if lowering made anything that is not in the code or in ``memory``."""
+    """Raises ``BodyBypass`` if lowering made anything that is not in the code or in ``memory``."""
     if graph.constants or graph.torchbind_constants or graph.constant_reprs or graph.opaque_value_type_classes:
-        raise UnkeptError(Unkept.CONSTANT)
+        raise BodyBypass(BypassReason.CONSTANT)
     if graph.effectful_ops:
-        raise UnkeptError(Unkept.EFFECT)
+        raise BodyBypass(BypassReason.EFFECT)
     if graph.bound_unbacked_symbols:
-        raise UnkeptError(Unkept.SYMBOLIC_SIZES)
+        raise BodyBypass(BypassReason.SYMBOLIC_SIZES)
     for node in graph.operations:
         if type(node) not in _NODES:
-            raise UnkeptError(Unkept.NODE, type(node).__name__)
+            raise BodyBypass(BypassReason.NODE, type(node).__name__)
     for output in memory.outputs:
         if output.layout is None and not isinstance(output.value, ir.NoneAsConstantBuffer):
-            raise UnkeptError(Unkept.RESULT, type(output.value).__name__)
+            raise BodyBypass(BypassReason.RESULT, type(output.value).__name__)
 
 
 def _path(key: str) -> str:
@@ -246,7 +246,7 @@ def _path(key: str) -> str:
 
 
 @dataclass
-class KeptBody:
+class CachedBody:
     """What is kept of a body."""
 
     memory: RegionMemory
@@ -255,7 +255,7 @@ class KeptBody:
     codes: dict[str, BodyCode]  # places of donated operands to code
 
 
-def save(key: str, body: KeptBody) -> None:
+def save(key: str, body: CachedBody) -> None:
     """Keeps a body.  Warns where it may not write."""
     memory = body.memory
     outputs = [
@@ -272,8 +272,8 @@ def save(key: str, body: KeptBody) -> None:
         _say(_path(key), f"cannot be written: {error}")
 
 
-def load(key: str) -> KeptBody | None:
-    """The body that was kept under a key.  An entry that cannot be read is none, and told of once."""
+def load(key: str) -> CachedBody | None:
+    """The body that was kept under a key.  An entry that cannot be read counts as none, and is reported once."""
     path = _path(key)
     try:
         with open(path, "rb") as file:
@@ -283,7 +283,7 @@ def load(key: str) -> KeptBody | None:
         entry = json.loads(content)
         outputs = [RegionOutput(value=ir.NoneAsConstantBuffer()) if o is None else _output(o) for o in entry["outputs"]]
         memory = RegionMemory(outputs, [_layout(b) for b in entry["buffers"]], entry["mutated"])
-        return KeptBody(memory, {donated: _code(code) for donated, code in entry["codes"].items()})
+        return CachedBody(memory, {donated: _code(code) for donated, code in entry["codes"].items()})
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Exception as error:

@@ -88,10 +88,10 @@ def _own_inputs(around: Any) -> set[str]:
 
 
 def _dying(call: Any, node: Any, around: Any, own_inputs: set[str]) -> set[int]:
-    """The places of operands whose memory nobody needs after ``call``, and that have it for themselves."""
+    """Indices of the operands whose memory is not needed after ``call``, and that share it with no other."""
     buffers = [buffer_of(operand) for operand in call.inputs]
     names = ["" if buffer is None else buffer.get_name() for buffer in buffers]
-    # Of a buffer that is a part or a view of another one, both are operands then.
+    # If one buffer aliases another, count both as operands, so that neither is donated.
     times = Counter(owner for name in names for owner in _owners(name, around))
     return {
         place

@@ -71,7 +71,7 @@ class _Like(NamedTuple):
     options: int
     # Operators in the whole call; what is worth a call depends on it.
     whole: int
-    # Whether nobody asked for the region.
+    # Whether it is an automatic region.
     automatic: bool
 
 
@@ -133,12 +133,12 @@ class _Cutter:
         called: dict[int, dict[Node, CalledPiece]] = defaultdict(dict)
         for piece in pieces:
             wanted = {node for call in piece.calls for node in wanted_by_stamps(call)}
-            places = used_outside(piece.regions, wanted)
-            name = self._body(graph, piece, places, depth)
+            indices = used_outside(piece.regions, wanted)
+            name = self._body(graph, piece, indices, depth)
             options = piece.calls[0].options
-            ready.append((piece, places, name))
+            ready.append((piece, indices, name))
             for region, call in zip(piece.regions, piece.calls, strict=True):
-                called[id(call)][region[0]] = CalledPiece(region, places, name, options, self.outliner)
+                called[id(call)][region[0]] = CalledPiece(region, indices, name, options, self.outliner)
         for call in calls:
             stamps = len(call.stamps)
             if stamps:
@@ -148,16 +148,16 @@ class _Cutter:
                 call.stamps.clear()
             if call.automatic:
                 _count(called.get(id(call), {}).values(), 1 + stamps)
-        for piece, places, name in ready:
+        for piece, indices, name in ready:
             called_at = [call.stack_trace for call in piece.calls]
-            self.outliner.replace(graph, piece.regions, places, name, piece.calls[0].options, called_at)
+            self.outliner.replace(graph, piece.regions, indices, name, piece.calls[0].options, called_at)
 
-    def _body(self, graph: torch.fx.Graph, piece: _Piece, places: list[int], depth: int) -> str:
-        """The name of the body of ``piece`` that returns ``places``; makes it if there is none."""
+    def _body(self, graph: torch.fx.Graph, piece: _Piece, indices: list[int], depth: int) -> str:
+        """The name of the body of ``piece`` that returns ``indices``; makes it if there is none."""
         # AOTAutograd finds no body that a graph calls both itself and from inside another body.
-        whole = (piece.meaning, tuple(places), depth)
-        body, copies = make_body(piece.regions[0], places, called=True)
-        self.outliner.check(graph, piece.regions, places, body)
+        whole = (piece.meaning, tuple(indices), depth)
+        body, copies = make_body(piece.regions[0], indices, called=True)
+        self.outliner.check(graph, piece.regions, indices, body)
         name = self.outliner.names.get(whole)
         if name is None:
             inside = self.outliner.inside
@@ -269,7 +269,7 @@ def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: d
 
 
 def _count(pieces: Iterable[CalledPiece], calls: int) -> None:
-    """Counts the calls of bodies that nobody asked for, where those are counted that the flag's search finds."""
+    """Counts the calls of automatic regions beside those that the flag's search finds."""
     counted = counters["graph_deduplication"]
     for piece in pieces:
         counted["calls"] += calls

@@ -72,17 +72,17 @@ class Fitter:
                 work.append((Repeat(run.length - half, second), splits + 1))
             for starts in groups:
                 group = Repeat(run.length, starts)
-                if broken := self._broken_places(group):
+                if broken := self._broken_indices(group):
                     work += [(part, splits + 1) for part in _split(group, broken)]
                 elif self._pays(group):
                     settled.append(group)
         return settled
 
     def _results(self, group: Repeat) -> set[int]:
-        """Places whose values any run of the group needs outside."""
+        """Indices whose values any run of the group needs outside."""
         return {i - s for s in group.starts for i in self.view.outputs(s, s + group.length)}
 
-    def _broken_places(self, group: Repeat) -> set[int]:
+    def _broken_indices(self, group: Repeat) -> set[int]:
         results = self._results(group)
         return {i - s for s in group.starts for i in self.view.offences(s, s + group.length, results)}
 
@@ -94,11 +94,11 @@ class Fitter:
 
 
 def _split(group: Repeat, broken: Iterable[int]) -> list[Repeat]:
-    """The runs between the places in ``broken``, which stay outside."""
+    """The runs between the indices in ``broken``, which stay outside."""
     parts = []
     begin = 0
-    for place in (*sorted(broken), group.length):
-        if place > begin:
-            parts.append(Repeat(place - begin, tuple(s + begin for s in group.starts)))
-        begin = place + 1
+    for index in (*sorted(broken), group.length):
+        if index > begin:
+            parts.append(Repeat(index - begin, tuple(s + begin for s in group.starts)))
+        begin = index + 1
     return parts

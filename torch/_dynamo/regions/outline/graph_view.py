@@ -284,7 +284,7 @@ class GraphView:
     def signature(self, start: int, end: int) -> Hashable:
         """The wiring of [start, end): equal for two runs of equal keys iff one body serves both.
 
-        - each operand: a node of the run (by place) or an input (by order of first use). Without
+        - each operand: a node of the run (by index) or an input (by order of first use). Without
           it f(a, a) and f(a, b) would share a body.
         - which inputs share a storage. A body may not assume more about its operands than holds.
         - which values are used outside and must have a gradient (see the Note above, 4).
@@ -307,7 +307,7 @@ class GraphView:
     def offences(self, start: int, end: int, results: Iterable[int]) -> set[int]:
         """Positions in [start, end) that break a rule of Note [What may cross the boundary].
 
-        ``results`` are the places (from ``start``) that the body returns: those used outside in
+        ``results`` are the indices (from ``start``) that the body returns: those used outside in
         this run, or in any run that is to share the body.
         """
         broken: set[int] = set()
@@ -323,8 +323,8 @@ class GraphView:
             if first < start or last >= end:
                 broken.add(i)
         broken |= self._written_elsewhere(start, end)
-        for place in sorted(results):
-            i = start + place
+        for index in sorted(results):
+            i = start + index
             value = self.nodes[i].meta.get("example_value")
             lost = self.needs_grad[i] and not self.reaches_backward[i]
             lost = lost or self._is_returned_view(i)

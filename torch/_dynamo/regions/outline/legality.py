@@ -8,7 +8,7 @@ The classes answer three questions about each node:
 
 - is its target one of torch's pure tensor operators (``operator_class``)?
 - does it draw random numbers (``draws_random_numbers``)?  Such a node is never outlined: its
-  place in the stream of random numbers, and under Inductor its seed, are those of the flat graph.
+  index in the stream of random numbers, and under Inductor its seed, are those of the flat graph.
 - does it write, or have an effect on, one of its operands (``written_operands``)?
 """
 

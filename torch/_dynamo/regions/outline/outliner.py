@@ -50,22 +50,22 @@ class Outliner:
         self.bodies: dict[str, torch.fx.GraphModule] = {}
         # key of a node -> its integer, for all graphs of the frame.
         self.numbers: dict[Hashable, int] = {}
-        # what a body is, with the places that it returns and how deep it is called -> its name.
+        # what a body is, with the indices that it returns and how deep it is called -> its name.
         self.names: dict[Hashable, str] = {}
         # result of a call -> what the program calls it.
         self.given: GivenNames = {}
 
-    def check(self, graph: torch.fx.Graph, group: list[Region], places: list[int], body: torch.fx.Graph) -> None:
-        """Under lint: whether calls of ``body``, which returns ``places``, may replace ``group``."""
+    def check(self, graph: torch.fx.Graph, group: list[Region], indices: list[int], body: torch.fx.Graph) -> None:
+        """Under lint: whether calls of ``body``, which returns ``indices``, may replace ``group``."""
         if config.graph_deduplication_lint:
-            _check_regions(graph, self.tracker, group, places)
+            _check_regions(graph, self.tracker, group, indices)
             for region in group:
-                _check_body(body, region, inputs_of(region), places)
+                _check_body(body, region, inputs_of(region), indices)
 
     def install(self, whole: Hashable, body: torch.fx.Graph, written: list[int], options: Any = None) -> str:
         """Installs the body that ``whole`` means, which may call others that are installed; returns its name.
 
-        ``written``: places of the operands that it writes to.
+        ``written``: indices of the operands that it writes to.
         """
         called = {str(n.target): self.bodies[str(n.target)] for n in body.find_nodes(op="get_attr")}
         module = torch.fx.GraphModule(called, body)
@@ -80,12 +80,12 @@ class Outliner:
         self,
         graph: torch.fx.Graph,
         group: list[Region],
-        places: list[int],
+        indices: list[int],
         name: str,
         options: Any = None,
         called_at: Sequence[str | None] = (),
     ) -> None:
-        """Replaces the regions of ``group`` by calls of the body ``name``, which returns ``places``.
+        """Replaces the regions of ``group`` by calls of the body ``name``, which returns ``indices``.
 
         ``called_at``: for regions that the program calls, the stack trace of each call.
         """
@@ -94,7 +94,7 @@ class Outliner:
             with graph.inserting_before():
                 body = graph.get_attr(name)
         for region, stack_trace in itertools.zip_longest(group, called_at):
-            self._replace(graph, region, places, name, call_meta(region[-1], options, stack_trace), body)
+            self._replace(graph, region, indices, name, call_meta(region[-1], options, stack_trace), body)
             if config.graph_deduplication_lint:
                 graph.lint()
 
@@ -102,13 +102,13 @@ class Outliner:
         self,
         graph: torch.fx.Graph,
         region: Region,
-        places: list[int],
+        indices: list[int],
         name: str,
         meta: dict[str, Any],
         body: Node | None,
     ) -> None:
         """Puts a call of a body in the place of a region's last node, and erases the region."""
-        results = [region[place] for place in places]
+        results = [region[index] for index in indices]
         with graph.inserting_before(region[-1].next):
             metas = [dict(r.meta) for r in results]
             named = [name_outside(result, self.inside) for result in results] if body is None else []
@@ -137,8 +137,8 @@ class Outliner:
             body.meta = {k: v for k, v in meta.items() if k == "stack_trace"}
         call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *operands))
         call.meta = {**meta, "example_value": tuple(m["example_value"] for m in result_metas)}
-        for place in self.bodies[name].meta[OUTLINED]:
-            self.tracker.add_node_mutation(call, 1 + place)  # the body comes before the operands
+        for index in self.bodies[name].meta[OUTLINED]:
+            self.tracker.add_node_mutation(call, 1 + index)  # the body comes before the operands
         results = []
         for k, (result_meta, given) in enumerate(itertools.zip_longest(result_metas, named)):
             results.append(graph.call_function(operator.getitem, (call, k)))
@@ -151,16 +151,16 @@ class Outliner:
 
 
 def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[int]:
-    """Places in a region whose values are used outside it, in any region of the group, or are in ``also``."""
-    places: set[int] = set()
+    """Indices in a region whose values are used outside it, in any region of the group, or are in ``also``."""
+    indices: set[int] = set()
     for region in group:
         inside = set(region)
-        places.update(i for i, n in enumerate(region) if n in also or not inside.issuperset(n.users))
-    return sorted(places)
+        indices.update(i for i, n in enumerate(region) if n in also or not inside.issuperset(n.users))
+    return sorted(indices)
 
 
-def make_body(region: Region, places: list[int], called: bool = False) -> tuple[torch.fx.Graph, dict[Node, Node]]:
-    """The graph of a region: its inputs in, the values at ``places`` out, as a tuple.
+def make_body(region: Region, indices: list[int], called: bool = False) -> tuple[torch.fx.Graph, dict[Node, Node]]:
+    """The graph of a region: its inputs in, the values at ``indices`` out, as a tuple.
 
     Inputs have the names that stock gives them: their own in the body of a region that the program calls, else numbers.
 
@@ -174,7 +174,7 @@ def make_body(region: Region, places: list[int], called: bool = False) -> tuple[
             copy[outer].meta["example_value"] = outer.meta["example_value"]
     for node in region:
         copy[node] = body.node_copy(node, lambda operand: copy.get(operand) or copy[taken_as(operand)])
-    body.output(tuple(copy[region[place]] for place in places))
+    body.output(tuple(copy[region[index]] for index in indices))
     return body, copy
 
 
@@ -196,7 +196,7 @@ def _not_in(region: Region) -> Callable[[Node], bool]:
     return lambda user: user not in inside
 
 
-def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: list[Region], places: list[int]) -> None:
+def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: list[Region], indices: list[int]) -> None:
     """Recomputes the preconditions of outlining ``group`` from the graph as it now is."""
     view = tracker.view(graph)
     signatures = set()
@@ -205,7 +205,7 @@ def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: li
         end = start + len(region)
         if view.nodes[start:end] != region:
             raise RegionInvariantError(f"region {region} is not a run of program order")
-        if broken := view.offences(start, end, places):
+        if broken := view.offences(start, end, indices):
             names = [view.nodes[i].name for i in sorted(broken)]
             raise RegionInvariantError(f"{names} may not cross the boundary of region {region}")
         signatures.add(view.signature(start, end))
@@ -213,7 +213,7 @@ def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: li
         raise RegionInvariantError(f"regions {group} differ in wiring")
 
 
-def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], places: list[int]) -> None:
+def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], indices: list[int]) -> None:
     """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node."""
     stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
     inner = [n for n in body.nodes if n.op not in ("placeholder", "output")]
@@ -226,5 +226,5 @@ def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], places
             raise RegionInvariantError(f"{ours.format_node()} stands for {theirs.format_node()}")
         stand_in[ours] = theirs
     returned = [stand_in[n] for n in body.output_node().args[0]]  # type: ignore[union-attr]
-    if returned != [region[place] for place in places]:
-        raise RegionInvariantError(f"the body returns {returned}, wanted {places} of {region}")
+    if returned != [region[index] for index in indices]:
+        raise RegionInvariantError(f"the body returns {returned}, wanted {indices} of {region}")

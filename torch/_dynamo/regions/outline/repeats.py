@@ -48,7 +48,7 @@ def nodes_saved(length: int, count: int, call_cost: int = CALL_COST) -> int:
 
 
 def is_worth_it(length: int, count: int, call_cost: int = CALL_COST, least_saved: int = MIN_NODES_SAVED) -> bool:
-    """Whether outlining ``count`` equal runs pays; the one place that decides it."""
+    """Whether outlining ``count`` equal runs pays; the one function that decides it."""
     return count > 1 and length >= MIN_REGION_NODES and nodes_saved(length, count, call_cost) >= least_saved
 
 

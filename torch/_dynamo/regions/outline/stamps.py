@@ -44,10 +44,10 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
     if not stamped:
         return []
     # In program order: what is inside a traced call comes before the stamps of that call.
-    place = {node: i for i, node in enumerate(graph.nodes)}
+    index = {node: i for i, node in enumerate(graph.nodes)}
     top = set(map(id, calls))
     made = []
-    for call, stamp in sorted(stamped, key=lambda pair: place[pair[1].node]):
+    for call, stamp in sorted(stamped, key=lambda pair: index[pair[1].node]):
         if stamp.outer is not None:
             _into_outer(tracker, graph, call, stamp)
         elif id(call) not in top:
@@ -204,7 +204,7 @@ class CalledPiece:
     """A run of a traced call's operators that has a body, and how another call of the body is made."""
 
     region: list[Node]
-    places: list[int]
+    indices: list[int]
     name: str
     options: Any
     outliner: Outliner
@@ -228,7 +228,7 @@ class CalledPiece:
         """
         # A symbol is the same input of the graph for both calls.
         operands = [node if is_symbol(node) else stands_for[node] for node in self.inputs]
-        nodes = [self.region[place] for place in self.places]
+        nodes = [self.region[index] for index in self.indices]
         metas = [{**node.meta, "example_value": values.like(node.meta["example_value"])} for node in nodes]
         meta = call_meta(self.region[-1], self.options, stack_trace)
         named = [given.get(node) for node in nodes]

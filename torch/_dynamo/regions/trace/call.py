@@ -4,11 +4,11 @@
 2. find         an entry whose read set holds here            lookup.py
 3. stamp out    one call node, the guards, the result         stamp.py, recipe.py
 or
-2. trace        flat, under an observer                       regions/frame.py, read_set.py
+2. trace        flat, under an recorder                       regions/frame.py, read_set.py
 3. save         an entry, or why there can be none            lookup.py
 
 With ``torch._dynamo.config.verify_region_reuse`` a call that could be stamped out is traced instead,
-and everything that the entry foretold is compared with what came of it (verify.py).
+and everything that the entry expects is compared with the result (verify.py).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torch._dynamo import config
 from torch._dynamo.regions.frame import PerFrame, RegionCall
 from torch._dynamo.regions.options import verifying
 from torch._dynamo.regions.outcomes import CannotReuse, Outcome, ReuseMissReason
-from torch._dynamo.regions.trace.deferred import HeldConstant, Opened, held_type, hold, hold_list
+from torch._dynamo.regions.trace.deferred import DeferredConstant, OpenedTuples, defer_list, deferred_type, hold
 from torch._dynamo.regions.trace.events import RECORDERS
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.flat import trace_flat
 from torch._dynamo.regions.trace.lookup import Match, find, read_by
-from torch._dynamo.regions.trace.read_set import Observer, reachable
+from torch._dynamo.regions.trace.read_set import ReadSetRecorder, reachable
 from torch._dynamo.regions.trace.save import save
 from torch._dynamo.regions.trace.stamp import stamp_out
 from torch._dynamo.regions.trace.substitution import resolver
@@ -60,9 +60,9 @@ def call_region(
     limit: int,
 ) -> VariableTracker:
     """The result of calling ``fn``; ``limit`` entries of it are kept at most."""
-    opened = Opened()
+    opened = OpenedTuples()
     try:
-        held = _Held(tx, fn, args, kwargs, opened)
+        held = PreparedArguments(tx, fn, args, kwargs, opened)
     except CannotReuse as e:
         opened.close()
         call.miss = e
@@ -79,7 +79,7 @@ def _call(
     fn: VariableTracker,
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
-    held: _Held,
+    held: PreparedArguments,
     limit: int,
 ) -> VariableTracker:
     cache: Any = tx.output.tracing_context.hop_dispatch_set_cache.get_cache(torch._higher_order_ops.invoke_subgraph)
@@ -93,17 +93,17 @@ def _call(
             return result
         match = None  # there is nothing to verify
     expected = expected_state(tx, match, arguments) if match is not None else None
-    with Observer(tx) as observer:
+    with ReadSetRecorder(tx) as recorder:
         for each in (*held.constants, *held.variants[0].lists):
-            observer.holding.add(each)
+            recorder.deferred.add(each)
         result = trace_flat(tx, call, lambda: _traced(tx, call, fn, held.args, held.kwargs))
     try:
         if call.graph is None:
             return result  # rolled back, or in another graph
         if (global_state_key(), _symbolic_state(tx)) != held.state:
             raise CannotReuse(ReuseMissReason.CHANGES_GLOBAL_STATE)
-        arguments = held.variant_for(observer)
-        entry = save(tx, arguments, observer, call, result)
+        arguments = held.variant_for(recorder)
+        entry = save(tx, arguments, recorder, call, result)
     except CannotReuse as e:
         if match is not None and expected is not None:
             verify(tx, match, None, e, expected)
@@ -118,7 +118,7 @@ def _call(
         verify(tx, match, entry, None, expected)
         return result
     entry.function, entry.bucket = arguments.function, held.bucket(arguments, call)
-    _add_others(tx, entry, held, observer, arguments, fn, args, kwargs)
+    _add_others(tx, entry, held, recorder, arguments, fn, args, kwargs)
     if verifying():
         note_operators(tx, entry)
     cache.add(entry, limit)
@@ -135,7 +135,7 @@ def _traced(
     return fn.call_function(tx, args, kwargs) if call.run is None else call.run(fn, tx, args, kwargs)
 
 
-class _Held:
+class PreparedArguments:
     """The arguments of a call as it is traced: constants and lists held back.
 
     There are two ``variants`` when there is a list: held back, and with what it holds.
@@ -147,7 +147,7 @@ class _Held:
         fn: VariableTracker,
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
-        opened: Opened,
+        opened: OpenedTuples,
     ) -> None:
         """Raises CannotReuse when the call cannot be compared with others."""
         if len(tx.output.tracers) > 1:
@@ -156,9 +156,9 @@ class _Held:
             raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
         if _EXPORTED.of(tx.output):
             raise CannotReuse(ReuseMissReason.EXPORTED)
-        self.constants: list[HeldConstant] = []
-        plain = _hold_all(args, kwargs, self.constants, opened)
-        self.args, self.kwargs = _hold_lists(*plain)
+        self.constants: list[DeferredConstant] = []
+        plain = _defer_all(args, kwargs, self.constants, opened)
+        self.args, self.kwargs = _defer_lists(*plain)
         self.state = (global_state_key(), _symbolic_state(tx))
         self.bindings = _bindings(tx)
         self.variants: list[Arguments] = []
@@ -175,37 +175,37 @@ class _Held:
         key = arguments.key if call.key is None else ("of the user", call.key)
         return arguments.function, key, self.state, frozenset(self.bindings.items())
 
-    def variant_for(self, observer: Observer) -> Arguments:
+    def variant_for(self, recorder: ReadSetRecorder) -> Arguments:
         """The variant that says what the call saw of its lists."""
-        holding = observer.holding
+        deferred = recorder.deferred
         appended = {id(held.bottom) for held in self.variants[0].lists if held.appended}
-        if appended and not holding.saw_a_list:
+        if appended and not deferred.saw_a_list:
             # By another way too: then what the call sees there is what it has appended.
-            holding.saw_a_list = any(id(tracker) in appended for tracker in reachable(observer.met()))
-        if not holding.saw_a_list:
+            deferred.saw_a_list = any(id(tracker) in appended for tracker in reachable(recorder.read_objects()))
+        if not deferred.saw_a_list:
             return self.variants[0]
         if self.variants[-1].lists:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "what a list holds")
         return self.variants[-1]
 
 
-def _hold_all(
-    args: list[VariableTracker], kwargs: dict[str, VariableTracker], made: list[HeldConstant], opened: Opened
+def _defer_all(
+    args: list[VariableTracker], kwargs: dict[str, VariableTracker], made: list[DeferredConstant], opened: OpenedTuples
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
     return [hold(a, made, opened) for a in args], {n: hold(a, made, opened) for n, a in kwargs.items()}
 
 
-def _hold_lists(
+def _defer_lists(
     args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
-    return [hold_list(a) for a in args], {name: hold_list(a) for name, a in kwargs.items()}
+    return [defer_list(a) for a in args], {name: defer_list(a) for name, a in kwargs.items()}
 
 
 def _add_others(
     tx: InstructionTranslatorBase,
     entry: Any,
-    held: _Held,
-    observer: Observer,
+    held: PreparedArguments,
+    recorder: ReadSetRecorder,
     then: Arguments,
     fn: VariableTracker,
     args: list[VariableTracker],
@@ -213,13 +213,13 @@ def _add_others(
 ) -> None:
     """Makes an entry findable for calls that differ in what the first call of several leaves behind.
 
-    In a loop over blocks, the first block takes an input that nobody has touched, the others take results; and the
+    In a loop over blocks, the first block takes an untouched input, the others take results; and the
     first of several calls that count in a global finds it as it was when the frame began.
     """
     keys, bindings = [entry.bucket[1]], [entry.bucket[-1]]
     if entry.call.key is None and (looked_at := _looked_at(tx, then, fn, args, kwargs)) is not None:
         keys.append(looked_at)
-    if (bound := _bindings(tx)) != held.bindings and _only_counts(tx, held.bindings, bound, observer):
+    if (bound := _bindings(tx)) != held.bindings and _only_counts(tx, held.bindings, bound, recorder):
         bindings.append(frozenset(bound.items()))
     function, _, state, _ = entry.bucket
     for key, binding in list(itertools.product(keys, bindings))[1:]:
@@ -235,11 +235,11 @@ def _looked_at(
     kwargs: dict[str, VariableTracker],
 ) -> Hashable | None:
     """The arguments' key now that they have been looked at, if only that is another one."""
-    constants: list[HeldConstant] = []
-    opened = Opened()
-    held = _hold_all(args, kwargs, constants, opened)
+    constants: list[DeferredConstant] = []
+    opened = OpenedTuples()
+    held = _defer_all(args, kwargs, constants, opened)
     if then.lists:
-        held = _hold_lists(*held)
+        held = _defer_lists(*held)
     try:
         now = Arguments(tx, fn, *held, constants)
     except CannotReuse:
@@ -252,7 +252,7 @@ def _looked_at(
 
 
 def _only_counts(
-    tx: InstructionTranslatorBase, before: dict[Any, Any], now: dict[Any, Any], observer: Observer
+    tx: InstructionTranslatorBase, before: dict[Any, Any], now: dict[Any, Any], recorder: ReadSetRecorder
 ) -> bool:
     """Whether all that a call has bound anew are globals whose values it has looked at as held constants, if at all."""
     resolve = resolver(tx)
@@ -261,7 +261,7 @@ def _only_counts(
             (where, name) in before
             or not isinstance(kind, type)
             or type(where) is not GlobalSource
-            or where in observer.sources
+            or where in recorder.sources
             or name not in tx.output.root_tx.f_globals
             or type(resolve(where)) is not kind
         ):
@@ -295,7 +295,7 @@ def _bindings(tx: InstructionTranslatorBase) -> dict[Any, Any]:
             continue
         for name, value in stored.items():
             where = tracker if isinstance(tracker, CellVariable) else tracker.source
-            bound[where, name] = held_type(value) or value
+            bound[where, name] = deferred_type(value) or value
     return bound
 
 
@@ -332,8 +332,8 @@ def _reuse(
         log.warning("%s: traced again: stamping it out failed", call.function, exc_info=True)
         return None
     cache.touch(match.entry)
-    for observer in RECORDERS.of(tx.output):
-        observer.adopt(*read_by(match))
+    for recorder in RECORDERS.of(tx.output):
+        recorder.adopt(*read_by(match))
     call.miss = None  # of another variant of the arguments
     call.end(Outcome.REUSED, detail=f"stamped out of the call from {match.entry.call.caller}")
     return result

@@ -1,17 +1,17 @@
 """Which calls of modules become regions by themselves: the policy behind ``automatic_nested_compile_regions``.
 
-Note [A candidate has a twin]
+Note [A candidate repeats]
 A call is worth a region if another call of the frame can be stamped out of it.  That cannot be known
-before both are traced, but what can be known is cheap: two modules with the same *shape* (classes and
-metadata of everything in them, names included) nearly always trace alike, two with different shapes never
-do.  So a module is a candidate where its scope holds a twin, another module of the same shape, or called
-one of that shape before.  A scope is the frame, or the body of a candidate that is being traced.
+before both are traced, but what can be known is cheap: two modules with the same *structure* (classes and
+metadata of everything in them, names included) nearly always trace alike, two with different structures never
+do.  So a module is a candidate where its scope holds another module of the same structure, or called
+one of that structure before.  A scope is the frame, or the body of a candidate that is being traced.
 
-- The outermost twins are the candidates: a block, not its attention, though that has twins as well.  A module
-  whose twins are all inside candidates has none (the last norm of a model whose blocks have norms).
-- Inside a candidate there must be several twins, of some size, for it is traced only once itself.
-- A shape that disappoints is left flat for the rest of the frame.  What is in it counts as in a candidate: the search
-  of the finished graph may find the whole.
+- The outermost of these are the candidates: a block, not its attention, though attention repeats as well.  A module
+  that repeats inside candidates only is none (the last norm of a model whose blocks have norms).
+- Inside a candidate there must be several, of some size: the candidate itself is traced only once.
+- After four more traces than reuses, or a permanent miss, a structure is inlined for the rest of the frame.  What is in
+  it counts as in a candidate: the search of the finished graph may find the whole.
 
 Being wrong costs time only: what a candidate's call may be reused for is not decided here.
 """
@@ -48,11 +48,11 @@ MIN_MODULES = 2
 MIN_MODULES_OF_TORCH = 3
 # Modules in a block inside another block, and how many of them that one must hold: it is traced once.
 MIN_INNER_MODULES = 3
-MIN_INNER_TWINS = 4
-# How often more a shape may be traced than reused before it is left flat: two layers may alternate, and the
+MIN_INNER_REPEATS = 4
+# How often more a structure may be traced than reused before it is left flat: two layers may alternate, and the
 # first of them may differ from the rest.
 MAX_TRACES_AHEAD = 4
-# What can be known of a traced call and will be so for its twins too.
+# Misses that are permanent: every call of a module with the same structure has them.
 _FINAL = frozenset(
     {
         ReuseMissReason.UNSUPPORTED_ARGUMENT,
@@ -76,7 +76,7 @@ class _Scope:
 
     # ids of the modules that are candidates here.
     candidates: set[int] = dataclasses.field(default_factory=set)
-    # Shapes of the modules that were called here.
+    # Structures of the modules that were called here.
     called: set[int] = dataclasses.field(default_factory=set)
 
 
@@ -84,12 +84,12 @@ class Candidates:
     """The candidates of one frame."""
 
     def __init__(self) -> None:
-        self._shapes = _Shapes()
+        self._structures = _Structures()
         self._scopes = [_Scope()]
         # ids of the modules from which candidates were looked for.
         self._searched: set[int] = set()
         self._refused: set[int] = set()
-        # shape -> how many more calls were traced than reused
+        # structure -> how many more calls were traced than reused
         self._ahead: collections.Counter[int] = collections.Counter()
 
     def accepts(self, tx: InstructionTranslatorBase, module: Module, source: Source) -> bool:
@@ -100,19 +100,19 @@ class Candidates:
             self._search(tx, module, source)
         if not _is_block(module):
             return False
-        shape = self._shapes.of(module)
-        if shape in self._refused:
+        structure = self._structures.of(module)
+        if structure in self._refused:
             return False
         if id(module) in scope.candidates:
             return True
-        again = shape in scope.called
-        scope.called.add(shape)
+        again = structure in scope.called
+        scope.called.add(structure)
         return again and (not inner or _holds(module, MIN_INNER_MODULES))
 
     @contextlib.contextmanager
     def inside(self, module: Module) -> Iterator[None]:
         """Meanwhile, a call of ``module`` is traced."""
-        self._scopes.append(_Scope(self._twins(modules_of(module), _is_inner_block, MIN_INNER_TWINS)))
+        self._scopes.append(_Scope(self._repeated(modules_of(module), _is_inner_block, MIN_INNER_REPEATS)))
         try:
             yield
         finally:
@@ -120,18 +120,18 @@ class Candidates:
 
     def has_refused(self, module: Module) -> bool:
         """Whether a module like this one was tried and is left flat: what it is made of had better stay together."""
-        return bool(self._refused) and _is_block(module) and self._shapes.of(module) in self._refused
+        return bool(self._refused) and _is_block(module) and self._structures.of(module) in self._refused
 
     def learn(self, module: Module, reused: bool, miss: ReuseMissReason | None) -> None:
         """Notes what became of a call of ``module``."""
-        shape = self._shapes.of(module)
-        self._ahead[shape] += -1 if reused else 1
-        if miss in _FINAL or self._ahead[shape] >= MAX_TRACES_AHEAD:
+        structure = self._structures.of(module)
+        self._ahead[structure] += -1 if reused else 1
+        if miss in _FINAL or self._ahead[structure] >= MAX_TRACES_AHEAD:
             self.refuse(module)
 
     def refuse(self, module: Module) -> None:
         """Leaves modules like this one flat for the rest of the frame."""
-        self._refused.add(self._shapes.of(module))
+        self._refused.add(self._structures.of(module))
 
     def _search(self, tx: InstructionTranslatorBase, module: Module, source: Source) -> None:
         if id(module) in self._searched:
@@ -141,25 +141,25 @@ class Candidates:
             found += _modules_in(holder)
         for one in found:
             self._searched.update(map(id, _all_modules(one)))
-        self._scopes[0].candidates |= self._twins(found, _is_block, 2)
+        self._scopes[0].candidates |= self._repeated(found, _is_block, 2)
 
-    def _twins(self, tops: Iterable[Module], is_block: Any, least: int) -> set[int]:
-        """ids of the outermost blocks in ``tops`` of whose shape there are at least so many outside of others."""
+    def _repeated(self, tops: Iterable[Module], is_block: Any, least: int) -> set[int]:
+        """ids of the outermost blocks in ``tops`` of whose structure there are at least so many outside of others."""
         tops = list(tops)
         seen = {id(m): m for top in tops for m in _all_modules(top)}
-        count = collections.Counter(self._shapes.of(m) for m in seen.values() if is_block(m))
+        count = collections.Counter(self._structures.of(m) for m in seen.values() if is_block(m))
         while True:
-            outermost = list(_outermost(tops, lambda m: is_block(m) and count[self._shapes.of(m)] >= least))
-            left = collections.Counter(map(self._shapes.of, outermost))
-            if all(left[shape] >= least for shape in left):
+            outermost = list(_outermost(tops, lambda m: is_block(m) and count[self._structures.of(m)] >= least))
+            left = collections.Counter(map(self._structures.of, outermost))
+            if all(left[structure] >= least for structure in left):
                 return set(map(id, outermost))
-            for shape, n in left.items():
+            for structure, n in left.items():
                 if n < least:
-                    count[shape] = 0
+                    count[structure] = 0
 
 
-class _Shapes:
-    """Numbers modules by their shape: equal numbers, equal classes and metadata."""
+class _Structures:
+    """Numbers modules by their structure: equal numbers, equal classes and metadata."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -249,7 +249,7 @@ def _is_inner_block(module: Module) -> bool:
 
 
 def _is_block(module: Module) -> bool:
-    """Whether calls of ``module`` may be regions at all: it is large enough, and nobody wraps or marks it."""
+    """Whether calls of ``module`` may be regions at all: it is large enough, and neither wrapped nor marked."""
     kind: Any = type(module)
     if _is_wrapper(kind):
         return False

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.frame import PerFrame
-from torch._dynamo.regions.trace.deferred import HELD_TYPES
+from torch._dynamo.regions.trace.deferred import DEFERRED_TYPES
 from torch._dynamo.regions.trace.expressions import Expression
 from torch._dynamo.regions.trace.substitution import Resolver, resolver
 from torch._dynamo.source import DictGetItemSource, GetItemSource
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass
-class Path:
+class SubscriptPath:
     """An element of a container that was found by a held index."""
 
     container: Source
     holder: VariableTracker
     index: Expression
     element: Source
-    # What the container holds there. Nobody looks at it in this call but by the path: else it would not be known
+    # What the container holds there. This call looks at it by the path only: else it would not be known
     # which of the things that were read at ``element`` stand elsewhere in another call.
     seen: VariableTracker
 
@@ -42,7 +42,7 @@ INDEXED: PerFrame[dict[int, VariableTracker]] = PerFrame(lambda _: {})
 
 
 def element_at(tx: InstructionTranslatorBase, container: Any, key: Any) -> VariableTracker | None:
-    """What an unchanged container with a source holds at ``key``, if nobody has looked at that yet."""
+    """What an unchanged container with a source holds at ``key``, if that is still lazy."""
     if container.source is None or tx.output.side_effects.is_modified(container):
         return None
     found = None
@@ -97,7 +97,7 @@ def _lazy(found: VariableTracker, base: Any, resolve: Resolver) -> VariableTrack
     if not found.is_realized() or type(source) not in (GetItemSource, DictGetItemSource) or source.base != base:
         return found
     value = resolve(source)
-    return lazy_tracker(LazyConstantVariable if type(value) in HELD_TYPES else LazyVariableTracker, value, source)
+    return lazy_tracker(LazyConstantVariable if type(value) in DEFERRED_TYPES else LazyVariableTracker, value, source)
 
 
 def lazy_tracker(kind: Any, value: Any, source: Source) -> VariableTracker:

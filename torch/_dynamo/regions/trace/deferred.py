@@ -1,21 +1,21 @@
-"""Constants that a region's call is made with, held back until somebody looks at them.
+"""Constants that a region's call is made with, deferred until the program looks at them.
 
-Note [A constant is read when somebody asks for its value]
+Note [A constant is read when the program asks for its value]
 A loop hands its index to each layer, a counter counts the calls, a layer's number finds its part
 of a cache.  If the fingerprint held such values, no two calls would be alike.  Most bodies never
 look: they pass the number on, store it, add one to it, or index a container with it.  Dynamo has
-a tracker for what nobody has looked at yet, LazyVariableTracker, and realizes it when somebody
-does.  So while a region is traced, its plain constants are lazy ones (``HeldConstant``):
+a tracker for what the program has not looked at yet, LazyVariableTracker, and realizes it when it
+does.  So while a region is traced, its plain constants are lazy ones (``DeferredConstant``):
 
 - an operator on held constants makes a held one, with the ``Expression`` that it was made by;
-- whoever realizes one *pins* its expression: the entry holds only where it has the same value.  A
-  comparison is an expression like any other, so ``if i < 3`` pins a truth, not a number;
-- what is stored or returned unpinned is an expression in the recipe, computed anew for each call;
-- a list that is only appended to is held back too (``HeldList``): each call appends its own;
+- to realize one *specializes* its expression: the entry holds only where it has the same value.  A
+  comparison is an expression like any other, so ``if i < 3`` specializes a truth, not a number;
+- what is stored or returned not specialized is an expression in the recipe, computed anew for each call;
+- a list that is only appended to is deferred too (``DeferredList``): each call appends its own;
 - an index into a list or dict makes a *path*: the element found becomes one more argument of
   the call, which stands at another index in another call.  That needs to be the only way in which
-  the call comes by the element.  So the path leads to a tracker of its own, and what the container
-  holds stays lazy: if that is realized, somebody came another way.  Where it was realized before,
+  the call reaches the element.  So the path leads to a tracker of its own, and what the container
+  holds stays lazy: if that is realized, the call took another path.  Where it was realized before,
   the next call is traced with lazy trackers in its place (``Watch``).
 
 A type is never held back: it is in the fingerprint.  When the call ends, held constants become
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
 
 
 # Kinds of constants that are held. None is no number, and asked for by every ``is None``.
-HELD_TYPES = (int, float, bool, str)
+DEFERRED_TYPES = (int, float, bool, str)
 
 
-class Holder(Protocol):
+class DeferredOwner(Protocol):
     """What has the deferred values of one call; see deferred_values.py."""
 
-    observer: Recorder
+    recorder: Recorder
 
-    def pin(self, held: Any) -> None:
-        """Notes that somebody has looked at ``held``."""
+    def specialize(self, held: Any) -> None:
+        """Notes that the program has looked at ``held``."""
 
 
-class Held(LazyVariableTracker):
-    """Something that is pinned when it is realized while its call is traced."""
+class Deferred(LazyVariableTracker):
+    """Something that is specialized when it is realized while its call is traced."""
 
-    _nonvar_fields: ClassVar[set[str]] = {"holding", "held", *LazyVariableTracker._nonvar_fields}
+    _nonvar_fields: ClassVar[set[str]] = {"deferred", "held", *LazyVariableTracker._nonvar_fields}
 
     def __init__(self, held: VariableTracker, value: Any) -> None:
         # The cache is there for stock's methods; it is never asked to build anything.
@@ -64,18 +64,18 @@ class Held(LazyVariableTracker):
         # What it stands for; it may be held by the call around this one.
         self.held = held
         # Set while the call is traced.
-        self.holding: Holder | None = None
+        self.deferred: DeferredOwner | None = None
 
     def realize(self) -> VariableTracker:
-        if self.holding is not None:
-            self.holding.pin(self)
+        if self.deferred is not None:
+            self.deferred.specialize(self)
         return self.held.realize()
 
     def is_realized(self) -> bool:
-        return self.holding is None and self.held.is_realized()
+        return self.deferred is None and self.held.is_realized()
 
     def unwrap(self) -> VariableTracker:
-        return self if self.holding is not None else self.held.unwrap()
+        return self if self.deferred is not None else self.held.unwrap()
 
     def original_source(self) -> Any:
         # Who asks goes on to ask the source what kind it is, also that of a number that the frame has computed.
@@ -106,36 +106,36 @@ class Held(LazyVariableTracker):
     __repr__ = __str__
 
 
-class HeldConstant(Held):
-    """A constant that nobody has looked at yet."""
+class DeferredConstant(Deferred):
+    """A constant that the program has not looked at yet."""
 
-    _nonvar_fields: ClassVar[set[str]] = {"expression", "held_value", *Held._nonvar_fields}
+    _nonvar_fields: ClassVar[set[str]] = {"expression", "deferred_value", *Deferred._nonvar_fields}
 
     def __init__(self, held: VariableTracker, value: Any, expression: Expression) -> None:
         super().__init__(held, value)
-        self.held_value = value
+        self.deferred_value = value
         self.expression = expression
 
     def peek_type(self) -> type[Any]:
-        return type(self.held_value)
+        return type(self.deferred_value)
 
     def python_type(self) -> type:
-        return type(self.held_value)
+        return type(self.deferred_value)
 
     def lazy_isinstance(self, cls: type) -> bool:
         return issubclass(ConstantVariable, cls)
 
     def peek_value(self) -> Any:
         self.realize()
-        return self.held_value
+        return self.deferred_value
 
     original_value = peek_value
 
 
-class HeldList(Held):
-    """A list that nobody has looked at yet.  Appending to it is not looking."""
+class DeferredList(Deferred):
+    """A list that the program has not looked at yet.  Appending to it is not looking."""
 
-    _nonvar_fields: ClassVar[set[str]] = {"appended", *Held._nonvar_fields}
+    _nonvar_fields: ClassVar[set[str]] = {"appended", *Deferred._nonvar_fields}
 
     def __init__(self, held: VariableTracker) -> None:
         super().__init__(held, None)
@@ -159,17 +159,17 @@ class HeldList(Held):
     def call_method(
         self, tx: InstructionTranslatorBase, name: str, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
-        if self.holding is None or name != "append" or len(args) != 1 or kwargs:
+        if self.deferred is None or name != "append" or len(args) != 1 or kwargs:
             return self.realize().call_method(tx, name, args, kwargs)
         self.appended.append(args[0])
-        with self.holding.observer.looks_aside():
+        with self.deferred.recorder.unrecorded():
             return self.held.call_method(tx, name, args, kwargs)
 
     @property
     def bottom(self) -> VariableTracker:
         """What it stands for in the end: another one may be held by the call around."""
         at: VariableTracker = self
-        while type(at) is HeldList:
+        while type(at) is DeferredList:
             at = at.held.unwrap()
         return at
 
@@ -187,24 +187,24 @@ class HeldList(Held):
         return None if at.source is None else resolver(tx)(at.source)
 
 
-def hold_list(tracker: VariableTracker) -> VariableTracker:
+def defer_list(tracker: VariableTracker) -> VariableTracker:
     """``tracker`` held back, if it is a list."""
     known: Any = tracker.unwrap()
-    if type(known) is HeldList and known.holding is not None:
-        return HeldList(known)
+    if type(known) is DeferredList and known.deferred is not None:
+        return DeferredList(known)
     if type(known) is ListVariable or (type(known) is LazyVariableTracker and known.peek_type() is list):
-        return HeldList(tracker)
+        return DeferredList(tracker)
     return tracker
 
 
-class Opened:
+class OpenedTuples:
     """Tuples that hold held constants for a while.  They stay the objects that they are, which ``is`` may ask for."""
 
     def __init__(self) -> None:
         # id -> (tuple, what it holds otherwise)
         self._items: dict[int, tuple[TupleVariable, Any]] = {}
 
-    def open(self, tracker: TupleVariable, made: list[HeldConstant]) -> None:
+    def open(self, tracker: TupleVariable, made: list[DeferredConstant]) -> None:
         if id(tracker) not in self._items:
             self._items[id(tracker)] = tracker, tracker.items
             tracker.items = [hold(item, made, self) for item in tracker.items]
@@ -215,26 +215,26 @@ class Opened:
         self._items.clear()
 
 
-def hold(tracker: VariableTracker, made: list[HeldConstant], opened: Opened) -> VariableTracker:
+def hold(tracker: VariableTracker, made: list[DeferredConstant], opened: OpenedTuples) -> VariableTracker:
     """``tracker`` with the plain constants in it held back, which are added to ``made``."""
     if type(tracker) is TupleVariable and tracker.source is None:
         opened.open(tracker, made)
         return tracker
-    if held_type(tracker) is None:
+    if deferred_type(tracker) is None:
         return tracker
-    made.append(HeldConstant(tracker, constant_of(tracker), Given(len(made))))
+    made.append(DeferredConstant(tracker, constant_of(tracker), Given(len(made))))
     return made[-1]
 
 
 def constant_of(tracker: VariableTracker) -> Any:
     """The value of a constant that Dynamo knows already; None for anything else."""
-    if type(tracker) is HeldConstant:
-        return tracker.held_value
+    if type(tracker) is DeferredConstant:
+        return tracker.deferred_value
     known = tracker.unwrap()
     return known.value if type(known) is ConstantVariable else None
 
 
-def held_type(tracker: VariableTracker) -> type | None:
+def deferred_type(tracker: VariableTracker) -> type | None:
     """The type of a constant that is held back when a call is made with it; None for anything else."""
     kind = type(constant_of(tracker))
-    return kind if kind in HELD_TYPES else None
+    return kind if kind in DEFERRED_TYPES else None

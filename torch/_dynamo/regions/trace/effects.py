@@ -1,6 +1,6 @@
 """What a region's call changes outside of it, as recipes: attributes, globals and cells that it binds.
 
-So is a value that is appended to a list, if nobody looks at the list.
+So is a value that is appended to a list, if the call does not look at the list.
 Changes of another kind (of a dict's contents, a hook, a random number) are not carried over:
 such a call is traced each time.
 """
@@ -16,7 +16,7 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.regions.trace.read_set import Observer
+    from torch._dynamo.regions.trace.read_set import ReadSetRecorder
     from torch._dynamo.regions.trace.recipe import Maker, Recipe, RecipeWriter
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
@@ -37,15 +37,15 @@ class Store:
 
 
 def write_effects(
-    tx: InstructionTranslatorBase, observer: Observer, existing: list[VariableTracker], writer: RecipeWriter
+    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, existing: list[VariableTracker], writer: RecipeWriter
 ) -> list[Store | Append]:
     """What the call did to ``existing``, the trackers of objects that it changed but did not make.
 
     Raises CannotReuse when it did something that cannot be done again for another call.
     """
-    if observer.has_other_effects:
+    if recorder.has_other_effects:
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, "a hook, a random number or a message")
-    lists = [] if observer.holding.saw_a_list else writer.arguments.lists
+    lists = [] if recorder.deferred.saw_a_list else writer.arguments.lists
     effects: list[Store | Append] = []
     for held in lists:
         target = writer.write_target(held)
@@ -53,7 +53,7 @@ def write_effects(
     bottoms = {id(held.unwrap()) for held in lists}
     for tracker in existing:
         if id(tracker) not in bottoms:
-            effects += _stores(tx, observer, tracker, writer)
+            effects += _stores(tx, recorder, tracker, writer)
     return effects
 
 
@@ -69,14 +69,16 @@ class Append:
         return "append", self.target.says, self.value.says
 
 
-def _stores(tx: InstructionTranslatorBase, observer: Observer, tracker: Any, writer: RecipeWriter) -> list[Store]:
+def _stores(
+    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, tracker: Any, writer: RecipeWriter
+) -> list[Store]:
     side_effects = tx.output.side_effects
     kinds = (NewGlobalVariable, CellVariable, PythonModuleVariable, UserDefinedObjectVariable)
     if not isinstance(tracker, kinds) or (
         isinstance(tracker, UserDefinedObjectVariable) and tracker.is_base_vt_modified(side_effects)
     ):
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(tracker).__name__}")
-    before = observer.before.get(tracker, {})
+    before = recorder.before.get(tracker, {})
     target = writer.write_target(tracker)
     stores = []
     for name, value in side_effects.store_attr_mutations.get(tracker, {}).items():

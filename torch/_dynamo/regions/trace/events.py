@@ -10,11 +10,11 @@ from torch._dynamo.regions.frame import PerFrame
 
 
 @dataclasses.dataclass(eq=False)
-class Listener:
+class TraceEvents:
     """What one call hears of from hooks that know no frame."""
 
-    # Sources that Dynamo came by.
-    came_by: set[Any] = dataclasses.field(default_factory=set)
+    # Sources that Dynamo reached.
+    reached: set[Any] = dataclasses.field(default_factory=set)
     # Sources of opaque objects that the program looked into.
     opened: set[Any] = dataclasses.field(default_factory=set)
 
@@ -23,7 +23,7 @@ class Recorder(Protocol):
     """What records the reads of one call; see read_set.py."""
 
     # The constants of the call that are held back; see deferred.py.
-    holding: Any
+    deferred: Any
     # Sources that the call asked for.
     sources: Any
     # Trackers that the call changed, and contents of cells that it read.
@@ -36,11 +36,11 @@ class Recorder(Protocol):
     def adopt(self, sources: Any, met: Any) -> None:
         """Takes over what a call that was stamped out inside this one would have met."""
 
-    def looks_aside(self) -> contextlib.AbstractContextManager[None]:
+    def unrecorded(self) -> contextlib.AbstractContextManager[None]:
         """What is read meanwhile is not what the call reads."""
 
 
 # One for each call that is being traced.
-LISTENING: list[Listener] = []
+TRACE_EVENTS: list[TraceEvents] = []
 # The same of one frame, the outermost call first.
 RECORDERS: PerFrame[list[Recorder]] = PerFrame(lambda _: [])

@@ -4,7 +4,7 @@ Two calls with equal ``Arguments.key`` differ in nothing that can be told from t
 alone: structure, constants by type and value, metadata of tensors, symbolic expressions, functions
 by identity, which argument is which, and which tensors share a storage.  What a key does not
 hold is what lies behind an object with a source (a module, a user's object, a constant or
-tensor that nobody has looked at yet): its leaf has the source, and the read set has the rest.
+tensor that is still lazy): its leaf has the source, and the read set has the rest.
 
 Nothing is realized here, so that no guard comes into being that flat tracing would not make.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo import variables
 from torch._dynamo.regions.keys import Unkeyable, constant_key, function_key, symbol_key, tensor_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.deferred import Held, HeldConstant, HeldList
+from torch._dynamo.regions.trace.deferred import Deferred, DeferredConstant, DeferredList
 from torch._dynamo.regions.trace.substitution import bare, resolver
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.dicts import ConstDictVariable
@@ -47,8 +47,8 @@ class Leaf:
 
     tracker: VariableTracker
     # Where its value comes from when the frame begins: first the source that Dynamo knows it by, then the one that
-    # the call came by, if that is another. Empty when the frame computes it. Bare: one module may have been looked at,
-    # and the next one not.
+    # the call reached it by, if that is another. Empty when the frame computes it. Bare: one module may have been
+    # looked at, and the next one not.
     sources: tuple[Source, ...]
 
 
@@ -61,7 +61,7 @@ class Arguments:
         fn: VariableTracker,
         args: list[VariableTracker],
         kwargs: dict[str, VariableTracker],
-        held: list[HeldConstant],
+        held: list[DeferredConstant],
     ) -> None:
         """``held`` are the constants among the arguments that are held back.
 
@@ -70,9 +70,9 @@ class Arguments:
         self._tx = tx
         # All trackers, containers too, in the order of the walk; equal keys walk alike.
         self.leaves: list[Leaf] = []
-        # What is not in the key; see Note [A constant is read when somebody asks for its value].
+        # What is not in the key; see Note [A constant is read when the program asks for its value].
         self.held = held
-        self.lists: list[HeldList] = []
+        self.lists: list[DeferredList] = []
         # id of a tracker, or of a proxy's node -> its number in order of first sight.
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
@@ -92,12 +92,12 @@ class Arguments:
         if type(tracker) is TensorVariable:  # most are
             self.leaves.append(Leaf(tracker, () if tracker.source is None else (bare(tracker.source),)))
             return self._tensor(tracker)
-        if issubclass(type(tracker), Held):
-            if type(tracker) is HeldList and tracker.holding is None:
-                return self._hold_list(tracker)
-            if type(tracker) is HeldConstant and any(tracker is held for held in self.held):
+        if issubclass(type(tracker), Deferred):
+            if type(tracker) is DeferredList and tracker.deferred is None:
+                return self._defer_list(tracker)
+            if type(tracker) is DeferredConstant and any(tracker is held for held in self.held):
                 self.leaves.append(Leaf(tracker, ()))
-                return "held", type(tracker.held_value)
+                return "held", type(tracker.deferred_value)
             tracker = tracker.realize()  # of the call around this one
         if issubclass(type(tracker), LazyVariableTracker):
             lazy: Any = tracker
@@ -113,7 +113,7 @@ class Arguments:
         called: Any = fn.unwrap()
         return ("function", function_key(called.fn)) if key == ("function", getattr(called, "fn", None)) else key
 
-    def _hold_list(self, held: HeldList) -> Hashable:
+    def _defer_list(self, held: DeferredList) -> Hashable:
         identity = held.identity(self._tx)
         if id(identity) in self._numbers:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "a list that is there twice")

@@ -1,6 +1,6 @@
 """What a guard says of the object that it is on: the decision about each kind of guard that Dynamo can make.
 
-A reuse installs the guards of the traced call again, transported.  Before, what each of them says must hold of the
+A reuse installs the guards of the traced call again, substituted.  Before, what each of them says must hold of the
 object that stands there in the new call.  ``GUARDS`` has a decision for every kind of guard; a kind without one is
 refused, and a test names it.  None of the functions here runs code of the program.
 """
@@ -31,7 +31,7 @@ from torch._guards import Source
 
 
 class GuardDecision(enum.Enum):
-    """What a reuse does about a kind of guard, where it is not transported."""
+    """What a reuse does about a kind of guard, where it is not reinstalled."""
 
     REMADE = "made anew where the value or its alias is built, or by the identity of objects"
     GLOBAL = "about the state of the process, not about its source"
@@ -179,7 +179,7 @@ class GuardFact:
 def guard_fact(guard: Any, resolve: Callable[[Source], Any]) -> GuardFact | None:
     """What is known by a guard; None for those that are made anew or are about no source.
 
-    Raises CannotReuse for a guard that cannot be transported.
+    Raises CannotReuse for a guard that cannot be substituted.
     """
     kind: str = guard.create_fn_name()
     source: Source = guard.originating_source

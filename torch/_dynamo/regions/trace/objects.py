@@ -222,7 +222,7 @@ def keys_key(keys: Iterable[Any]) -> Hashable:
 def unguarded_state(value: Any) -> Hashable:
     """What tracing may see of an object without a guard: class, own attributes, keys, hooks, absent parameters.
 
-    Objects in it are told by their ids: whoever keeps it keeps ``value``.
+    It has ids of objects in it, so it is valid only while ``value`` is alive.
     """
     kind = type(value)
     if issubclass(kind, (type, types.ModuleType)):

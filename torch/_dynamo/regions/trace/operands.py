@@ -12,7 +12,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.size_history import SIZE_HISTORY
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.state import value_key
-from torch._dynamo.regions.trace.substitution import Fates
+from torch._dynamo.regions.trace.substitution import GuardActions
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import InvokeSubgraphReuseEntry, Source
 
@@ -43,7 +43,7 @@ def inputs_from(tx: InstructionTranslatorBase, arguments: Arguments, operands: l
     for i, leaf in enumerate(arguments.leaves):
         tracker = leaf.tracker.unwrap()
         if issubclass(type(tracker), LazyVariableTracker):
-            continue  # nobody has looked at it: asking it for a proxy would, and guard what the program does not read
+            continue  # still lazy: to ask it for a proxy would guard what the program does not read
         proxy = getattr(tracker, "proxy", None)
         if isinstance(proxy, torch.fx.Proxy):
             given.setdefault(proxy.node, i)
@@ -76,24 +76,26 @@ def value_at(at: Callable[[Source], Any], source: Source) -> Any:
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{source.name}: {e}") from None
 
 
-def build_as_traced(tx: InstructionTranslatorBase, fates: Fates, source: Source, **options: bool) -> VariableTracker:
+def build_as_traced(
+    tx: InstructionTranslatorBase, actions: GuardActions, source: Source, **options: bool
+) -> VariableTracker:
     """The tracker that tracing the call would build of what stands where ``source`` was."""
     from torch._dynamo.variables.builder import VariableBuilder
 
-    place = fates.transport.place(source)
-    if place.tracker is not None and not (options and isinstance(place.tracker, LazyVariableTracker)):
-        return place.tracker
-    value = value_at(fates.value, source)
+    binding = actions.substitution.binding(source)
+    if binding.tracker is not None and not (options and isinstance(binding.tracker, LazyVariableTracker)):
+        return binding.tracker
+    value = value_at(actions.value, source)
     with SIZE_HISTORY.of(tx.output).as_asked_for(source.name):
-        place.tracker = VariableBuilder(tx, fates.transport(source), **options)(value)
-    return place.tracker
+        binding.tracker = VariableBuilder(tx, actions.substitution(source), **options)(value)
+    return binding.tracker
 
 
 def operands_of(
     tx: InstructionTranslatorBase,
     arguments: Arguments,
     entry: InvokeSubgraphReuseEntry,
-    fates: Fates,
+    actions: GuardActions,
 ) -> list[Any]:
     """Proxies of what the body takes, for this call.  Builds the trackers that tracing it would build."""
     proxies = []
@@ -102,12 +104,12 @@ def operands_of(
             proxies.append(_symbol(tx, origin.symbol))
             continue
         if origin.made is not None:
-            proxies.append(_made_anew(tx, fates, *origin.made))
+            proxies.append(_made_anew(tx, actions, *origin.made))
             continue
         if origin.leaf is not None:
             tracker = arguments.leaves[origin.leaf].tracker.realize()
         else:
-            tracker = build_as_traced(tx, fates, origin.source)
+            tracker = build_as_traced(tx, actions, origin.source)
         proxy = tracker.as_proxy()
         if not isinstance(proxy, torch.fx.Proxy) or value_key(proxy.node.meta.get("example_value")) != origin.key:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, name_of(tracker))
@@ -119,15 +121,15 @@ def operands_of(
 
 def _made_anew(
     tx: InstructionTranslatorBase,
-    fates: Fates,
+    actions: GuardActions,
     made_of: Any,
     arguments: tuple[Any, ...],
     sources: Iterable[Source | None],
 ) -> Any:
     """Proxy of an opaque object that is made like the traced call's, of this call's arguments."""
-    new = [None if source is None else fates.transport(source) for source in sources]
+    new = [None if source is None else actions.substitution(source) for source in sources]
     values = [
-        a if source is None else value_at(fates.value, source) for a, source in zip(arguments, sources, strict=True)
+        a if source is None else value_at(actions.value, source) for a, source in zip(arguments, sources, strict=True)
     ]
     return tx.output.synthetic_graph_input(made_of, tuple(values), ctor_arg_sources=tuple(new)).as_proxy()
 

@@ -1,4 +1,4 @@
-"""What tracing a region observed and changed, whoever answered it.
+"""What tracing a region read and changed, whichever part of Dynamo answered.
 
 Note [A read set is everything behind the arguments]
 A traced body depends on what tracing it observed.  Dynamo answers an observation in many ways: it
@@ -11,7 +11,7 @@ set is not what was recorded; it is all that may have been read:
   argument.  It is a little more than was read, and never less.
 - *elsewhere*: such a source is the same source in every call, so the same real object answers.  Only
   what the frame itself changes meanwhile can differ.  For that, the objects that the call met are
-  kept (``Observer.met``); a change of one that is pending refuses.
+  kept (``ReadSetRecorder.read_objects``); a change of one that is pending refuses.
 
 What a guard does not say although tracing looks at it is compared besides: a module's hooks, an
 object's own attributes, and which things are one object.
@@ -25,9 +25,9 @@ from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.trace.containers import INDEXED, Watch
-from torch._dynamo.regions.trace.deferred import HeldConstant
-from torch._dynamo.regions.trace.deferred_values import Holding
-from torch._dynamo.regions.trace.events import LISTENING, RECORDERS, Listener
+from torch._dynamo.regions.trace.deferred import DeferredConstant
+from torch._dynamo.regions.trace.deferred_values import DeferredValues
+from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, TraceEvents
 from torch._dynamo.regions.trace.state import autograd_state
 from torch._dynamo.regions.trace.substitution import resolver
 from torch._dynamo.variables.base import VariableTracker
@@ -45,33 +45,33 @@ if TYPE_CHECKING:
 
 
 class ReadingCache(dict[Any, Any]):
-    """Dynamo's cache of trackers by source, which tells the observers what is asked of it.
+    """Dynamo's cache of trackers by source, which tells the recorders what is asked of it.
 
     So does ``traced_sources``, which Dynamo's tracer adds each source to that a tracker is built for.
     """
 
     def __init__(self, trackers: dict[Any, Any]) -> None:
         super().__init__(trackers)
-        self.observers: list[Observer] = []
+        self.recorders: list[ReadSetRecorder] = []
 
     def get(self, source: Any, default: Any = None) -> Any:
-        for observer in self.observers:
-            observer.sources.add(source)
+        for recorder in self.recorders:
+            recorder.sources.add(source)
         return super().get(source, default)
 
 
-class Observer:
+class ReadSetRecorder:
     """Observes one call of a region while it is traced."""
 
     def __init__(self, tx: InstructionTranslatorBase) -> None:
         self.tx = tx
         # Sources that the call asked for, through any door that knows a source, in that order.
         self.sources: OrderedSet[Source] = OrderedSet()
-        # Sources that the call came by in another way than by an argument's tracker, and opaque objects it looked into.
-        self.listener = Listener()
+        # Sources that the call reached otherwise than by an argument's tracker, and opaque objects it looked into.
+        self.events = TraceEvents()
         # Trackers whose pending attributes or cells were read, but for those constants that are held back.
         self.read_pending: list[VariableTracker] = []
-        self.holding = Holding(self)
+        self.deferred = DeferredValues(self)
         # Contents of cells that were read.
         self.loaded: list[VariableTracker] = []
         # Trackers that were changed, but for those that the call made.
@@ -84,52 +84,52 @@ class Observer:
         # id of a tensor's tracker -> its autograd state before the call
         self._autograd = {id(t): _autograd_state(t) for t in self._known if isinstance(t, TensorVariable)}
 
-    def __enter__(self) -> Observer:
+    def __enter__(self) -> ReadSetRecorder:
         output = self.tx.output
         if type(output.variable_tracker_cache) is not ReadingCache:
             output.variable_tracker_cache = ReadingCache(output.variable_tracker_cache)
         self._outer_sources = output.current_tracer.traced_sources
         output.current_tracer.traced_sources = type(self._outer_sources)()
-        output.variable_tracker_cache.observers.append(self)  # type: ignore[attr-defined]
+        output.variable_tracker_cache.recorders.append(self)  # type: ignore[attr-defined]
         recorders = RECORDERS.of(output)
         self._watch = Watch(self.tx, () if recorders else INDEXED.of(output).values())
         recorders.append(self)
-        LISTENING.append(self.listener)
+        TRACE_EVENTS.append(self.events)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        LISTENING.remove(self.listener)
-        self.holding.end()
+        TRACE_EVENTS.remove(self.events)
+        self.deferred.end()
         self._watch.end()
         output = self.tx.output
         RECORDERS.of(output).remove(self)
-        output.variable_tracker_cache.observers.remove(self)  # type: ignore[attr-defined]
+        output.variable_tracker_cache.recorders.remove(self)  # type: ignore[attr-defined]
         own = output.current_tracer.traced_sources
         self.sources.update(own)
         self._outer_sources.update(own)
         output.current_tracer.traced_sources = self._outer_sources
 
     @contextlib.contextmanager
-    def looks_aside(self) -> Iterator[None]:
+    def unrecorded(self) -> Iterator[None]:
         """What is read meanwhile is not what the call reads."""
         tracer = self.tx.output.current_tracer
-        sources, came_by, traced = OrderedSet(self.sources), set(self.listener.came_by), tracer.traced_sources
+        sources, reached, traced = OrderedSet(self.sources), set(self.events.reached), tracer.traced_sources
         tracer.traced_sources = type(traced)()
         try:
             yield
         finally:
             self.sources, tracer.traced_sources = sources, traced
-            self.listener.came_by.intersection_update(came_by)
+            self.events.reached.intersection_update(reached)
 
     def load(self, item: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
         """Hears that ``item`` is bound to ``value``; returns what the call gets to see."""
         if not _stands_for(value, self.before.get(item, {}).get(name)):
             return value  # bound by the call itself
         if isinstance(item, (NewGlobalVariable, CellVariable)):
-            held = self.holding.load_bound(item, name, value)
+            held = self.deferred.load_bound(item, name, value)
             if held is not value:
                 return held
-        # What inspect finds out of a function is kept by Dynamo, and nobody changes it.
+        # What inspect finds out of a function is kept by Dynamo and does not change.
         if not isinstance(item, InspectVariable):
             self.read_pending.append(item)
         return value
@@ -171,11 +171,11 @@ class Observer:
         return {id(t) for t in self.tx.output.side_effects.id_to_variable.values() if id(t) not in known}
 
     def looked_at(self) -> list[Source]:
-        """Sources that the call asked for, but for those of things that nobody has looked at since."""
+        """Sources that the call asked for, but for those that are still lazy."""
         cache = self.tx.output.variable_tracker_cache
         return [s for s in self.sources if (tracker := dict.get(cache, s)) is None or tracker.is_realized()]
 
-    def met(self) -> list[VariableTracker]:
+    def read_objects(self) -> list[VariableTracker]:
         """Trackers of the objects that the call met, by a source or through pending state."""
         cache = self.tx.output.variable_tracker_cache
         found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
@@ -188,15 +188,15 @@ def _autograd_state(tracker: Any) -> Any:
 
 
 def _stands_for(value: VariableTracker, other: VariableTracker | None) -> bool:
-    while value is not other and type(value) is HeldConstant:
+    while value is not other and type(value) is DeferredConstant:
         value = value.held
     return value is other
 
 
 def sources_held(trackers: list[VariableTracker], unseen: bool = False) -> Iterator[Source]:
-    """Sources of ``trackers`` and of what their containers hold; also of what nobody has looked at, if ``unseen``.
+    """Sources of ``trackers`` and of what their containers hold; also of what is still lazy, if ``unseen``.
 
-    What a container holds may be known by another source than the one it came by; here are both.
+    What a container holds may be known by another source than the one it was reached by; both are yielded.
     """
     todo, seen = list(trackers), set()
     while todo:
@@ -209,10 +209,10 @@ def sources_held(trackers: list[VariableTracker], unseen: bool = False) -> Itera
         if (found := tracker.unwrap()) is not tracker:
             todo.append(found)
         elif not issubclass(type(tracker), LazyVariableTracker):
-            todo += _kept_by(tracker)
+            todo += _trackers_of(tracker)
 
 
-def _kept_by(tracker: VariableTracker) -> Iterator[VariableTracker]:
+def _trackers_of(tracker: VariableTracker) -> Iterator[VariableTracker]:
     """Trackers that ``tracker`` has, in whatever it keeps them.
 
     ``VariableTracker.visit`` leaves out keys of dicts, and asks objects of the program for their class.
@@ -231,13 +231,13 @@ def _kept_by(tracker: VariableTracker) -> Iterator[VariableTracker]:
             todo += [*value, *value.values()]
 
 
-def come_by(observer: Observer, arguments: list[VariableTracker]) -> set[Source]:
+def reached_otherwise(recorder: ReadSetRecorder, arguments: list[VariableTracker]) -> set[Source]:
     """Sources by which the call may have come in another way than by the tracker of an argument with that source.
 
     A body may be given ``model.layer`` and read ``model`` besides: then the source does not say what is the argument.
     """
-    found = observer.listener.came_by.union(sources_held(observer.loaded, unseen=True))
-    for tracker in (*arguments, *observer.met()):
+    found = recorder.events.reached.union(sources_held(recorder.loaded, unseen=True))
+    for tracker in (*arguments, *recorder.read_objects()):
         if (known := tracker.unwrap()).source is not None and known.is_realized():
             found.update(s for s in sources_held([known], unseen=True) if s != known.source)
     return found
@@ -253,7 +253,7 @@ def reachable(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
         seen.add(id(tracker))
         if not issubclass(type(tracker), LazyVariableTracker):
             yield tracker
-            todo += _kept_by(tracker)
+            todo += _trackers_of(tracker)
         elif tracker.is_realized():
             todo.append(tracker.unwrap())
 

@@ -2,7 +2,7 @@
 
 A recipe is a tree.  Its leaves are the values that the body computes (by the place of their node),
 the trackers that the call was made with (by the place of their leaf), values with a source
-(transported), and constants.  Its inner nodes are the containers and objects that the call made.
+(substituted), and constants.  Its inner nodes are the containers and objects that the call made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDe
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.regions.trace.deferred_values import Holding
+    from torch._dynamo.regions.trace.deferred_values import DeferredValues
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import Source
 
@@ -63,7 +63,7 @@ class Maker:
 
 
 class Recipe(NamedTuple):
-    """How a value is made, and that in words that can be compared and transported."""
+    """How a value is made, and that in words that can be compared and substituted."""
 
     # Carried out once a call; the memo keeps one object one object.
     make: Callable[[Maker], VariableTracker]
@@ -74,11 +74,11 @@ class RecipeWriter:
     """Writes the recipe of one traced call's result."""
 
     def __init__(
-        self, tx: InstructionTranslatorBase, arguments: Arguments, nodes: list[torch.fx.Node], holding: Holding
+        self, tx: InstructionTranslatorBase, arguments: Arguments, nodes: list[torch.fx.Node], deferred: DeferredValues
     ) -> None:
         self.tx = tx
         self.arguments = arguments
-        self.holding = holding
+        self.deferred = deferred
         self.given = {id(leaf.tracker): i for i, leaf in enumerate(arguments.leaves)}
         for i, leaf in enumerate(arguments.leaves):
             known = leaf.tracker.unwrap()
@@ -112,12 +112,12 @@ class RecipeWriter:
 
     def write(self, tracker: VariableTracker) -> Recipe:
         """The recipe of a part of the result.  Raises CannotReuse when it is of a kind that is not rebuilt."""
-        if (expression := self.holding.expression_of(tracker)) is not None:
+        if (expression := self.deferred.expression_of(tracker)) is not None:
             return Recipe(lambda maker: maker.constant(expression), ("expression", expression))
         if issubclass(type(tracker), LazyVariableTracker):
             lazy: Any = tracker
             if not lazy.is_realized():
-                if any(lazy is path.seen for path in self.holding.paths):
+                if any(lazy is path.seen for path in self.deferred.paths):
                     raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, lazy.original_source().name)
                 return self._from_source(lazy.original_source())
             tracker = lazy.unwrap()

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.regions.frame import RegionCall
 from torch._dynamo.regions.keys import lifted_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.deferred import Held
+from torch._dynamo.regions.trace.deferred import Deferred
 from torch._dynamo.regions.trace.effects import write_effects
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.guard_facts import guard_fact
 from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
-from torch._dynamo.regions.trace.read_set import Observer, changed_among, come_by, reachable, sources_held
+from torch._dynamo.regions.trace.read_set import (
+    ReadSetRecorder,
+    changed_among,
+    reachable,
+    reached_otherwise,
+    sources_held,
+)
 from torch._dynamo.regions.trace.recipe import RecipeWriter
 from torch._dynamo.regions.trace.state import cells_of, tensor_state
 from torch._dynamo.regions.trace.substitution import Resolver, bare, resolver, root_of
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
 def save(
     tx: InstructionTranslatorBase,
     arguments: Arguments,
-    observer: Observer,
+    recorder: ReadSetRecorder,
     call: RegionCall,
     result: VariableTracker,
 ) -> InvokeSubgraphReuseEntry:
@@ -48,17 +54,17 @@ def save(
 
     Raises CannotReuse when no later call may be stamped out of it.
     """
-    writer = RecipeWriter(tx, arguments, call.nodes, observer.holding)
-    existing = _changed(arguments, observer)
-    effects = write_effects(tx, observer, existing, writer)
-    untouched = _untouched(arguments, observer)
-    _check_pending(tx, observer, existing, untouched)
+    writer = RecipeWriter(tx, arguments, call.nodes, recorder.deferred)
+    existing = _changed(arguments, recorder)
+    effects = write_effects(tx, recorder, existing, writer)
+    untouched = _untouched(arguments, recorder)
+    _check_pending(tx, recorder, existing, untouched)
     if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
     inputs = inputs_from(tx, arguments, call.operands)
-    condition = _condition(tx, arguments, observer, existing, untouched)
+    condition = _condition(tx, arguments, recorder, existing, untouched)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
     return entry(call, condition, inputs, sharing(call.operands), writer.results, recipe, effects, writes)
 
@@ -75,47 +81,47 @@ def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) 
             if found and not writes_memory_only(node):
                 raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node} writes to {operand}")
             written |= found
-    places = []
-    for place, node in enumerate(call.operands):
+    indices = []
+    for index, node in enumerate(call.operands):
         value = node.meta.get("example_value")
         if not written.intersection(value_storages(value)):
             continue
         if value.requires_grad:
             raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node}, which requires grad")
-        places.append(place)
-    return places
+        indices.append(index)
+    return indices
 
 
-def _changed(arguments: Arguments, observer: Observer) -> list[VariableTracker]:
+def _changed(arguments: Arguments, recorder: ReadSetRecorder) -> list[VariableTracker]:
     """Trackers of the objects that the call changed but did not make."""
     given = {id(leaf.tracker) for leaf in arguments.leaves}
-    changed = dict.fromkeys(observer.changed)
+    changed = dict.fromkeys(recorder.changed)
     return [t for t in changed if t.source is not None or id(t) in given or _existing(t)]
 
 
-def _untouched(arguments: Arguments, observer: Observer) -> set[Source]:
-    """Elements of indexed containers that the call did not come by, neither through the container nor by another way.
+def _untouched(arguments: Arguments, recorder: ReadSetRecorder) -> set[Source]:
+    """Elements of indexed containers that the call did not reach, through the container or otherwise.
 
-    Raises CannotReuse when it came by the element that it indexed by another way too.
+    Raises CannotReuse when it also reached the element that it indexed by another path.
     """
-    holding = observer.holding
+    deferred = recorder.deferred
     others = [s for leaf in arguments.leaves for s in leaf.sources]
-    others += sources_held(observer.loaded + observer.read_pending)
-    for path in holding.paths:
+    others += sources_held(recorder.loaded + recorder.read_pending)
+    for path in deferred.paths:
         if path.seen.is_realized() or any(root_of(s, (path.element,)) for s in others):
             raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, path.element.name)
-    return holding.untouched - {root_of(s, holding.untouched) for s in (*others, *observer.looked_at())}
+    return deferred.untouched - {root_of(s, deferred.untouched) for s in (*others, *recorder.looked_at())}
 
 
 def _check_pending(
-    tx: InstructionTranslatorBase, observer: Observer, existing: list[VariableTracker], untouched: set[Source]
+    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, existing: list[VariableTracker], untouched: set[Source]
 ) -> None:
-    made = observer.made_since()
-    if old := next((t for t in observer.read_pending if id(t) not in made), None):
+    made = recorder.made_since()
+    if old := next((t for t in recorder.read_pending if id(t) not in made), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
     # What the call itself has changed is as it was before, if it was not changed then.
-    now = {id(tracker) for tracker in existing if tracker not in observer.before}
-    met = (t for t in reachable(observer.met()) if not _is_under(t, untouched))
+    now = {id(tracker) for tracker in existing if tracker not in recorder.before}
+    met = (t for t in reachable(recorder.read_objects()) if not _is_under(t, untouched))
     if old := changed_among(tx, met, now):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
 
@@ -127,25 +133,25 @@ def _existing(tracker: VariableTracker) -> bool:
 def _condition(
     tx: InstructionTranslatorBase,
     arguments: Arguments,
-    observer: Observer,
+    recorder: ReadSetRecorder,
     changed: list[VariableTracker],
     untouched: set[Source],
 ) -> InvokeSubgraphReuseCondition:
     resolve = resolver(tx)
-    behind = _Behind(tx, arguments, observer, untouched)
+    behind = _Behind(tx, arguments, recorder, untouched)
     behind.check_arguments(arguments)
     known = _guards_by_source(tx)
-    free = (observer.holding.indices - observer.sources) | _lifted(observer, resolve)
+    free = (recorder.deferred.indices - recorder.sources) | _lifted(recorder, resolve)
     indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
     # In the order in which tracing met them: a reuse makes its guards, and the inputs of the graph, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
-    looked_at, held = observer.looked_at(), list(sources_held(observer.met()))
+    looked_at, held = recorder.looked_at(), list(sources_held(recorder.read_objects()))
     # What a container holds that was opened before the call: its elements are found without a look at their sources,
     # and Dynamo may know them by others, without a guard that says so.
     reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
     sources = list(dict.fromkeys((*guarded, *reached)))
     cells = list(cells_of((s for s in sources if not behind.is_function(s)), resolve))
-    _check_cells(tx, observer, changed, {id(resolve(cell)) for cell in cells})
+    _check_cells(tx, recorder, changed, {id(resolve(cell)) for cell in cells})
     sources = list(dict.fromkeys((*sources, *cells)))
     check_kinds(tx, looked_at)
     check_steps(sources)
@@ -157,10 +163,12 @@ def _condition(
     unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), values, behind, resolve)
     tensors = _tensors(tx, sources)
     # A held argument has no sources.
-    fixed = come_by(observer, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
+    fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
     # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
     own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
-    met = [t for t in dict.fromkeys(reachable(observer.met())) if id(t) not in own and not _is_under(t, untouched)]
+    met = [
+        t for t in dict.fromkeys(reachable(recorder.read_objects())) if id(t) not in own and not _is_under(t, untouched)
+    ]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
         behind.leaf_sources,
@@ -171,9 +179,9 @@ def _condition(
         tracked,
         _ties(values, unmoved),
         tensors,
-        _unmoved_tensors(observer, behind, met),
-        observer.holding.pins,
-        observer.holding.paths,
+        _unmoved_tensors(recorder, behind, met),
+        recorder.deferred.specialized,
+        recorder.deferred.paths,
         indices,
         # What they hold is looked up now: what a container holds later on, without being changed, was not met.
         met,
@@ -196,10 +204,10 @@ class _Behind:
     """Which sources are behind an argument of the call."""
 
     def __init__(
-        self, tx: InstructionTranslatorBase, arguments: Arguments, observer: Observer, untouched: set[Source]
+        self, tx: InstructionTranslatorBase, arguments: Arguments, recorder: ReadSetRecorder, untouched: set[Source]
     ) -> None:
         self.leaf_sources = [leaf.sources for leaf in arguments.leaves]
-        paths = (path.element for path in observer.holding.paths)
+        paths = (path.element for path in recorder.deferred.paths)
         self.roots = {s for sources in self.leaf_sources for s in sources}.union(paths)
         self._ends = self.roots | untouched
         # A function among the arguments is compared by identity, and so are its cells.
@@ -215,8 +223,8 @@ class _Behind:
     def check_arguments(self, arguments: Arguments) -> None:
         """Raises CannotReuse when sources behind an argument begin with one that the fingerprint does not show."""
         for leaf in arguments.leaves:
-            if issubclass(type(leaf.tracker), Held):
-                continue  # what was looked at of it is pinned
+            if issubclass(type(leaf.tracker), Deferred):
+                continue  # what was looked at of it is specialized
             source = leaf.tracker.unwrap().source
             if source is not None and not any(root_of(s, (bare(source),)) for s in leaf.sources):
                 raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")
@@ -293,7 +301,7 @@ def _tensors(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple
     return found
 
 
-def _unmoved_tensors(observer: Observer, behind: _Behind, met: list[VariableTracker]) -> list[tuple[Any, Any]]:
+def _unmoved_tensors(recorder: ReadSetRecorder, behind: _Behind, met: list[VariableTracker]) -> list[tuple[Any, Any]]:
     """Trackers of the tensors that the call met and that no argument leads to, and their states.
 
     The frame may change what another call sees of them: that autograd records them, their sizes.  Raises CannotReuse
@@ -302,7 +310,7 @@ def _unmoved_tensors(observer: Observer, behind: _Behind, met: list[VariableTrac
     found = []
     for tracker in met:
         if isinstance(tracker, TensorVariable):
-            if observer.changed_autograd_state(tracker):
+            if recorder.changed_autograd_state(tracker):
                 raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, name_of(tracker))
             if tracker.source is None or not behind.holds(tracker.source):
                 found.append((tracker, tensor_state(tracker)))
@@ -310,23 +318,23 @@ def _unmoved_tensors(observer: Observer, behind: _Behind, met: list[VariableTrac
 
 
 def _check_cells(
-    tx: InstructionTranslatorBase, observer: Observer, changed: list[VariableTracker], behind: set[int]
+    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, changed: list[VariableTracker], behind: set[int]
 ) -> None:
     """Raises CannotReuse when the call met new contents of a cell behind an argument: another call has its own cell."""
     known = tx.output.side_effects.id_to_variable
     own = {id(known[i]) for i in behind if i in known}
-    if cell := next((b.where for b in observer.holding.bound if id(b.where) in own), None):
+    if cell := next((b.where for b in recorder.deferred.bound if id(b.where) in own), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, f"a {type(cell).__name__}")
     if cell := next((t for t in changed if id(t) in own), None):
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(cell).__name__} behind an argument")
 
 
-def _lifted(observer: Observer, resolve: Resolver) -> set[Source]:
+def _lifted(recorder: ReadSetRecorder, resolve: Resolver) -> set[Source]:
     """Sources of opaque objects that are lifted where an operator takes them, and that the call has not looked into."""
     found = set()
-    for source in observer.looked_at():
+    for source in recorder.looked_at():
         try:
-            if source not in observer.listener.opened and lifted_key(resolve(source)):
+            if source not in recorder.events.opened and lifted_key(resolve(source)):
                 found.add(source)
         except Exception:
             continue  # nothing there when the frame begins

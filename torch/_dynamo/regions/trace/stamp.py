@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.regions.frame import FRAME, StampedCall
 from torch._dynamo.regions.trace.effects import carry_out
 from torch._dynamo.regions.trace.fingerprint import Arguments
-from torch._dynamo.regions.trace.lookup import Match, keep_class_lookups, to_be_tracked, transported_guards
+from torch._dynamo.regions.trace.lookup import Match, keep_class_lookups, substituted_guards, to_be_tracked
 from torch._dynamo.regions.trace.recipe import Maker, value_like
 from torch._dynamo.regions.trace.tracked import track_later
 from torch._guards import Guard, Source, TracingContext
@@ -29,27 +29,27 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     entry = match.entry
     target = torch.ops.higher_order.invoke_subgraph
     call = tx.output.create_proxy("call_function", target, (None, entry.call.function, *match.operands), {})
-    values = [entry.call.nodes[place].meta["example_value"] for place in entry.results]
+    values = [entry.call.nodes[index].meta["example_value"] for index in entry.results]
     mode: Any = tx.fake_mode
     with mode:
         fresh = [value_like(value) for value in values]
     call.node.meta["example_value"] = tuple(fresh)
-    for place in entry.writes:
-        torch.autograd.graph.increment_version(match.operands[place].node.meta["example_value"])
-        tx.output.region_tracker.add_node_mutation(call.node, place)
+    for index in entry.writes:
+        torch.autograd.graph.increment_version(match.operands[index].node.meta["example_value"])
+        tx.output.region_tracker.add_node_mutation(call.node, index)
     stamp = StampedCall(call.node, {}, FRAME.of(tx.output).open)
     trackers = {}
-    for k, place in enumerate(entry.results):
-        trackers[place] = _result(tx, call, k, fresh[k])
-        stamp.results[entry.call.nodes[place]] = trackers[place].as_proxy().node
+    for k, index in enumerate(entry.results):
+        trackers[index] = _result(tx, call, k, fresh[k])
+        stamp.results[entry.call.nodes[index]] = trackers[index].as_proxy().node
     entry.call.stamps.append(stamp)
     _install_guards(tx, match)
 
     def found(source: Source) -> VariableTracker:
         from torch._dynamo.variables.base import VariableTracker
 
-        new = match.fates.transport(source)
-        return VariableTracker.build(tx, match.fates.value(source), new)
+        new = match.actions.substitution(source)
+        return VariableTracker.build(tx, match.actions.value(source), new)
 
     maker = Maker(tx, trackers.__getitem__, lambda leaf: arguments.leaves[leaf].tracker, found, arguments.held)
     result = entry.recipe.make(maker)
@@ -66,11 +66,11 @@ def _result(tx: InstructionTranslatorBase, call: Any, index: int, value: torch.T
 
 def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     """Installs the guards that tracing the call would have installed."""
-    guards = transported_guards(match)
-    track_later(tx, match.fates, to_be_tracked(match))
+    guards = substituted_guards(match)
+    track_later(tx, match.actions, to_be_tracked(match))
     keep_class_lookups(match)
     ordered: list[Source] = match.entry.condition.ordered  # type: ignore[attr-defined]
-    tx.output.guard_on_key_order.update(map(match.fates.transport, ordered))
+    tx.output.guard_on_key_order.update(map(match.actions.substitution, ordered))
     # One stack for all: walking it costs more than a guard does.
     user_stack = TracingContext.extract_stack() if guards else None
     for source, make in guards:

@@ -1,4 +1,4 @@
-"""Transport: rewrites sources along the argument substitution, and finds what stands at a source."""
+"""Replaces the sources of a traced call by those of another call, and finds what stands at a source."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ def bare(source: Source) -> Source:
 UNKNOWN: Any = object()
 
 
-class Place:
+class SourceBinding:
     """What is known, in one call, of a source of an earlier one."""
 
-    __slots__ = ("fate", "moves", "new", "same", "source", "tracker", "value")
+    __slots__ = ("action", "moves", "new", "same", "source", "tracker", "value")
 
     def __init__(self, source: Source, new: Source | None, moves: bool) -> None:
         # Kept, so that its id is not used again.
         self.source = source
-        # The source in this call; None as long as nobody has asked for it.
+        # The source in this call; None until it is asked for.
         self.new = new
         # Whether that is another one.
         self.moves = moves
         # What stands there in this call.
         self.value = UNKNOWN
-        self.fate: Fate | None = None
+        self.action: GuardAction | None = None
         # Whether the earlier call found the very same object there: then all that it learned of it holds.
         self.same = False
         # What was built of it.
         self.tracker: VariableTracker | None = None
 
 
-class Transport:
+class SourceSubstitution:
     """Rewrites sources: what began with an old root begins with the new one.
 
     An entry asks for the same sources in each call, so they are found by id: a source's hash is slow.
@@ -80,50 +80,50 @@ class Transport:
     def __init__(self, roots: dict[Source, Source]) -> None:
         # old root -> new root
         self._roots = dict(roots)
-        # id of a source -> its place
-        self._places: dict[int, Place] = {}
+        # id of a source -> its binding
+        self._bindings: dict[int, SourceBinding] = {}
 
     def __call__(self, source: Source) -> Source:
-        return self.of(self.place(source))
+        return self.of(self.binding(source))
 
-    def of(self, place: Place) -> Source:
+    def of(self, binding: SourceBinding) -> Source:
         """The source in this call."""
-        if place.new is None:
-            source: Any = place.source
-            if not place.moves:
-                place.new = source
+        if binding.new is None:
+            source: Any = binding.source
+            if not binding.moves:
+                binding.new = source
             elif type(source) in _PLAIN:
-                place.new = _behind(source, self(source.base))
+                binding.new = _behind(source, self(source.base))
             else:
                 parts = {name: self(part) for name, part in source_parts(source).items()}
-                place.new = dataclasses.replace(source, **parts)
-        return place.new
+                binding.new = dataclasses.replace(source, **parts)
+        return binding.new
 
-    def place(self, source: Source) -> Place:
-        place = self._places.get(id(source))
-        if place is None:
+    def binding(self, source: Source) -> SourceBinding:
+        binding = self._bindings.get(id(source))
+        if binding is None:
             root = self._roots.get(source)
             if root is not None:
                 moves = root != source
             elif type(source) in _BASE_ALONE:
-                moves = self.place(source.base).moves  # type: ignore[attr-defined]
+                moves = self.binding(source.base).moves  # type: ignore[attr-defined]
             else:
-                moves = any(self.place(part).moves for part in source_parts(source).values())
-            place = self._places[id(source)] = Place(source, root, moves)
-        return place
+                moves = any(self.binding(part).moves for part in source_parts(source).values())
+            binding = self._bindings[id(source)] = SourceBinding(source, root, moves)
+        return binding
 
-    def take(self, source: Source, moves: bool) -> Place:
+    def take(self, source: Source, moves: bool) -> SourceBinding:
         """The place of a source of which is known whether it is another one in this call."""
-        place = self._places.get(id(source))
-        if place is None:
-            place = self._places[id(source)] = Place(source, None, moves)
-        return place
+        binding = self._bindings.get(id(source))
+        if binding is None:
+            binding = self._bindings[id(source)] = SourceBinding(source, None, moves)
+        return binding
 
     def add(self, old: Source, new: Source) -> bool:
         """Adds a root; false when it is one already, with another end."""
         if old not in self._roots:
             self._roots[old] = new
-            self._places.clear()
+            self._bindings.clear()
         return self._roots[old] == new
 
 
@@ -210,21 +210,21 @@ def is_found_in_class(source: Source) -> bool:
 _RESOLVERS: PerFrame[Resolver] = PerFrame(Resolver)
 
 
-class Fate(enum.Enum):
+class GuardAction(enum.Enum):
     """What tracing a call makes of a source of the earlier one."""
 
-    UNCHANGED = enum.auto()  # it is the same source
-    OWN = enum.auto()  # its object is new to the frame: it is guarded here, and known by this source from now on
-    KNOWN = enum.auto()  # the frame knows its object by another source: guarded to be that object
-    IN_CLASS = enum.auto()  # an attribute of a class that was looked up before: guarded where that was
-    BEHIND_KNOWN = enum.auto()  # behind such an object, and guarded there
+    SAME = enum.auto()  # the source is the same: nothing to do
+    REINSTALL = enum.auto()  # the object is new to the frame: its guards are made at this source
+    ALIAS = enum.auto()  # the frame knows the object by another source: an alias guard
+    CLASS_LOOKUP = enum.auto()  # an attribute that was looked up in its class before: guarded there
+    UNDER_ALIAS = enum.auto()  # behind one of the last two: guarded behind the known source
 
 
-class Fates:
-    """The fates of sources in one call: which guards of an earlier call it has, and which are to be checked."""
+class GuardActions:
+    """What tracing one call would do at each source of an earlier one."""
 
-    def __init__(self, tx: InstructionTranslatorBase, transport: Transport, resolve: Resolver) -> None:
-        self.transport = transport
+    def __init__(self, tx: InstructionTranslatorBase, substitution: SourceSubstitution, resolve: Resolver) -> None:
+        self.substitution = substitution
         self.resolve = resolve
         self._trackers = tx.output.side_effects.id_to_variable
         self._stamped = STAMPED.of(tx.output)
@@ -233,35 +233,35 @@ class Fates:
         # (id of a class, name that is guarded to be no attribute of it)
         self._absent = tx.output.guarded_mro_absent_keys
 
-    def __call__(self, source: Source) -> Fate:
+    def __call__(self, source: Source) -> GuardAction:
         """Raises what following the source raises."""
-        return self.look(source).fate  # type: ignore[return-value]
+        return self.look(source).action  # type: ignore[return-value]
 
     def value(self, source: Source) -> Any:
         """What stands in this call where ``source`` was in the earlier one.  Raises what following the source raises.
 
         No source is made for it: most of what is looked at needs none.
         """
-        place = self.transport.place(source)
-        if place.value is UNKNOWN:
-            value = UNKNOWN if place.new is not None or not place.moves else _follow(source, self.value)
-            place.value = self.resolve(self.transport(source)) if value is UNKNOWN else value
-        return place.value
+        binding = self.substitution.binding(source)
+        if binding.value is UNKNOWN:
+            value = UNKNOWN if binding.new is not None or not binding.moves else _follow(source, self.value)
+            binding.value = self.resolve(self.substitution(source)) if value is UNKNOWN else value
+        return binding.value
 
     def behind_known(self, source: Source) -> Source:
         """The source that tracing the call would look at what is behind a known object by."""
-        fate = self(source)
-        if fate is Fate.BEHIND_KNOWN and isinstance(source, ChainedSource):
-            new = self.transport(source)
-            if not isinstance(new, ChainedSource) or new.base != self.transport(source.base):
+        action = self(source)
+        if action is GuardAction.UNDER_ALIAS and isinstance(source, ChainedSource):
+            new = self.substitution(source)
+            if not isinstance(new, ChainedSource) or new.base != self.substitution(source.base):
                 return new
             parts: Any = {name: self.behind_known(part) for name, part in source_parts(source).items()}
             return dataclasses.replace(new, **parts)
-        if fate is Fate.KNOWN:
-            return self.known(self.value(source)) or self.transport(source)
-        if fate is Fate.IN_CLASS:
-            return self.known(self.value(source)) or self.in_class(source) or self.transport(source)
-        return self.transport(source)
+        if action is GuardAction.ALIAS:
+            return self.known(self.value(source)) or self.substitution(source)
+        if action is GuardAction.CLASS_LOOKUP:
+            return self.known(self.value(source)) or self.in_class(source) or self.substitution(source)
+        return self.substitution(source)
 
     def in_class(self, source: Source) -> Source | None:
         """The source by which Dynamo looked up an attribute of a class before, if ``source`` is of one."""
@@ -274,63 +274,63 @@ class Fates:
         tracker = self._trackers.get(id(value))
         if tracker is not None:
             return tracker.source
-        fates, place = self._stamped.get(id(value), (None, None))
-        return None if fates is None or place is None else fates.transport.of(place)
+        actions, binding = self._stamped.get(id(value), (None, None))
+        return None if actions is None or binding is None else actions.substitution.of(binding)
 
-    def remember(self, place: Place) -> None:
-        """Lets the object at ``place`` be known to later calls, as if this one were traced."""
-        self._stamped.setdefault(id(place.value), (self, place))
+    def remember(self, binding: SourceBinding) -> None:
+        """Lets the object at ``binding`` be known to later calls, as if this one were traced."""
+        self._stamped.setdefault(id(binding.value), (self, binding))
 
-    def unguarded_absences(self, place: Place, makers: Iterable[Any]) -> list[Any]:
+    def unguarded_absences(self, binding: SourceBinding, makers: Iterable[Any]) -> list[Any]:
         """``makers`` but for those of guards that Dynamo has made in another way: that a class lacks a name."""
-        made = {make for make, absence in self._absences(place, makers) if absence in self._absent}
+        made = {make for make, absence in self._absences(binding, makers) if absence in self._absent}
         return [make for make in makers if make not in made]
 
-    def _absences(self, place: Place, makers: Iterable[Any]) -> Iterator[tuple[Any, tuple[int, str]]]:
-        if type(place.source) is TypeDictSource:
-            kind = id(self.value(place.source.base))
+    def _absences(self, binding: SourceBinding, makers: Iterable[Any]) -> Iterator[tuple[Any, tuple[int, str]]]:
+        if type(binding.source) is TypeDictSource:
+            kind = id(self.value(binding.source.base))
             yield from (
                 (make, (kind, make.keywords["key"])) for make in makers if "key" in getattr(make, "keywords", ())
             )
 
-    def keep_class_lookup(self, place: Place, makers: Iterable[Any]) -> None:
+    def keep_class_lookup(self, binding: SourceBinding, makers: Iterable[Any]) -> None:
         """Lets a lookup in a class, which this call would be the first to make, be known to later ones."""
-        if is_found_in_class(place.source):
-            new: Any = self.transport.of(place)
-            self._in_classes.setdefault((id(place.value), place.source.index), new)  # type: ignore[attr-defined]
-        self._absent.update(absence for _, absence in self._absences(place, makers))
+        if is_found_in_class(binding.source):
+            new: Any = self.substitution.of(binding)
+            self._in_classes.setdefault((id(binding.value), binding.source.index), new)  # type: ignore[attr-defined]
+        self._absent.update(absence for _, absence in self._absences(binding, makers))
 
-    def look(self, source: Source) -> Place:
+    def look(self, source: Source) -> SourceBinding:
         """What is known of ``source`` in this call.  Raises what following the source raises."""
-        place = self.transport.place(source)
-        if place.fate is None:
+        binding = self.substitution.binding(source)
+        if binding.action is None:
             value = self.value(source)
-            above = self.look(source.base) if place.moves and isinstance(source, ChainedSource) else None
-            self.settle(place, above, not place.moves or value is self.resolve(source))
-        return place
+            above = self.look(source.base) if binding.moves and isinstance(source, ChainedSource) else None
+            self.settle(binding, above, not binding.moves or value is self.resolve(source))
+        return binding
 
-    def settle(self, place: Place, above: Place | None, same: bool) -> None:
-        """Finds the fate of ``place``, behind ``above``; ``same``: whether it is the earlier call's object.
+    def settle(self, binding: SourceBinding, above: SourceBinding | None, same: bool) -> None:
+        """Finds the action at ``binding``, behind ``above``; ``same``: whether it is the earlier call's object.
 
         What the frame has changed of an object is no matter here: the changes of all that a call meets are looked for.
         """
-        place.same = same
-        if not place.moves:
-            place.fate = Fate.UNCHANGED
-        elif self._is_another(self.in_class(place.source), place):
+        binding.same = same
+        if not binding.moves:
+            binding.action = GuardAction.SAME
+        elif self._is_another(self.in_class(binding.source), binding):
             # Dynamo finds it there by identity, whatever the frame knows of the class.
-            place.fate = Fate.IN_CLASS
-        elif above is not None and above.fate in _AT_KNOWN:
-            place.fate = Fate.BEHIND_KNOWN
-        elif self._is_another(self.known(place.value), place):
-            place.fate = Fate.KNOWN
+            binding.action = GuardAction.CLASS_LOOKUP
+        elif above is not None and above.action in _AT_KNOWN:
+            binding.action = GuardAction.UNDER_ALIAS
+        elif self._is_another(self.known(binding.value), binding):
+            binding.action = GuardAction.ALIAS
         else:
-            place.fate = Fate.OWN
+            binding.action = GuardAction.REINSTALL
 
-    def _is_another(self, known: Source | None, place: Place) -> bool:
-        return known is not None and known.name != self.transport.of(place).name
+    def _is_another(self, known: Source | None, binding: SourceBinding) -> bool:
+        return known is not None and known.name != self.substitution.of(binding).name
 
 
 # id of an object that a stamped call met -> what makes its source there. Dynamo has no tracker of it.
-STAMPED: PerFrame[dict[int, tuple[Fates, Place]]] = PerFrame(lambda _: {})
-_AT_KNOWN = (Fate.KNOWN, Fate.IN_CLASS, Fate.BEHIND_KNOWN)
+STAMPED: PerFrame[dict[int, tuple[GuardActions, SourceBinding]]] = PerFrame(lambda _: {})
+_AT_KNOWN = (GuardAction.ALIAS, GuardAction.CLASS_LOOKUP, GuardAction.UNDER_ALIAS)

@@ -12,7 +12,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.trace.events import RECORDERS
-from torch._dynamo.regions.trace.substitution import STAMPED, Fates, Place
+from torch._dynamo.regions.trace.substitution import STAMPED, GuardActions, SourceBinding
 
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ class StampedObjects(dict[int, Any]):
         from torch._dynamo.variables.builder import VariableBuilder
 
         output = self._tx.output
-        fates, place = STAMPED.of(output).pop(key, (None, None))
-        if fates is None or place is None:
+        actions, binding = STAMPED.of(output).pop(key, (None, None))
+        if actions is None or binding is None:
             return False
         guards = self._tx.output.guards
         before = len(guards)
         with contextlib.ExitStack() as stack:
-            for observer in RECORDERS.of(output):
-                stack.enter_context(observer.looks_aside())
+            for recorder in RECORDERS.of(output):
+                stack.enter_context(recorder.unrecorded())
             # The program may hold a lazy tracker of it, at the same source: that is about to ask for this one.
-            VariableBuilder(self._tx, fates.transport.of(place), allow_lazy_constant=False)(place.value)
+            VariableBuilder(self._tx, actions.substitution.of(binding), allow_lazy_constant=False)(binding.value)
         _drop_repeated(guards, len(guards) - before)
         return super().__contains__(key)
 
@@ -70,10 +70,10 @@ def _maker_key(make: Any) -> tuple[Any, ...]:
     )
 
 
-def track_later(tx: InstructionTranslatorBase, fates: Fates, places: list[Place]) -> None:
-    """Lets the frame know the objects at ``places`` by their sources in the call of ``fates``."""
+def track_later(tx: InstructionTranslatorBase, actions: GuardActions, bindings: list[SourceBinding]) -> None:
+    """Lets the frame know the objects at ``bindings`` by their sources in the call of ``actions``."""
     side_effects = tx.output.side_effects
     if type(side_effects.id_to_variable) is not StampedObjects:
         side_effects.id_to_variable = StampedObjects(side_effects.id_to_variable, tx.output.root_tx)
-    for place in places:
-        fates.remember(place)
+    for binding in bindings:
+        actions.remember(binding)

@@ -1,4 +1,4 @@
-"""Verifies a reuse: the call was traced after all, and must have come out as the entry foretold.
+"""Verifies a reuse: the call is traced all the same, and must come out as the entry expects.
 
 On with ``torch._dynamo.config.verify_region_reuse``.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
-from torch._dynamo.regions.trace.lookup import to_be_tracked, transported_guards, void_maker
+from torch._dynamo.regions.trace.lookup import substituted_guards, to_be_tracked, void_maker
 from torch._dynamo.regions.trace.operands import name_of
-from torch._dynamo.regions.trace.substitution import Transport, resolver
+from torch._dynamo.regions.trace.substitution import SourceSubstitution, resolver
 from torch._dynamo.source import SyntheticLocalSource
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 from torch._guards import Source
@@ -64,11 +64,11 @@ def frame_state(tx: InstructionTranslatorBase) -> FrameState:
 def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Arguments) -> tuple[FrameState, FrameState]:
     """What the frame knows, and what it would know when ``match`` was stamped out."""
     for held in arguments.lists:
-        # A list that is held back is looked at by whoever appends to it, be that a stamped call.
+        # To append to a deferred list is to look at it, also for a stamped call.
         held.bottom.realize()
     before = frame_state(tx)
-    guards = {_guard_key(tx, source, make) for source, make in transported_guards(match)}
-    tracked = {match.fates.transport.of(place).name for place in to_be_tracked(match)}
+    guards = {_guard_key(tx, source, make) for source, make in substituted_guards(match)}
+    tracked = {match.actions.substitution.of(binding).name for binding in to_be_tracked(match)}
     return before, FrameState(before.guards | guards, before.tracked | tracked, before.symbols)
 
 
@@ -79,7 +79,7 @@ def verify(
     refused: CannotReuse | None,
     states: tuple[FrameState, FrameState],
 ) -> None:
-    """Raises RegionReuseError, with a diff, unless the call that was traced is the one that ``match`` foretold.
+    """Raises RegionReuseError, with a diff, unless the call that was traced is the one that ``match`` expects.
 
     ``states`` are those of ``expected_state`` before the call was traced.
     """
@@ -92,12 +92,12 @@ def verify(
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
     operands = [_operand(tx, proxy.node) for proxy in match.operands]
     _same(f"{name}: operands", operands, [_operand(tx, node) for node in traced.call.operands])
-    transport = match.fates.transport
-    _same(f"{name}: recipe", [_said(match.entry.recipe.says, transport)], [_said(traced.recipe.says)])
-    effects = [_said(e.says, transport) for e in match.entry.effects]
+    substitution = match.actions.substitution
+    _same(f"{name}: recipe", [_said(match.entry.recipe.says, substitution)], [_said(traced.recipe.says)])
+    effects = [_said(e.says, substitution) for e in match.entry.effects]
     _same(f"{name}: side effects", effects, [_said(e.says) for e in traced.effects])
-    pins = sorted(_said(pin, transport) for pin in match.entry.condition.pins)
-    _same(f"{name}: constants that were looked at", pins, sorted(map(_said, traced.condition.pins)))
+    specialized = sorted(_said(specialize, substitution) for specialize in match.entry.condition.specialized)
+    _same(f"{name}: constants that were looked at", specialized, sorted(map(_said, traced.condition.specialized)))
     (before, expected), found = states, frame_state(tx)
     for what in ("guards", "tracked"):
         old, new = (sorted(map(str, getattr(s, what) - getattr(before, what))) for s in (expected, found))
@@ -117,13 +117,13 @@ def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
     return f"{made_of.__name__}{arguments} of {[s and s.name for s in sources or ()]}"
 
 
-def _said(says: Any, transport: Transport | None = None) -> str:
+def _said(says: Any, substitution: SourceSubstitution | None = None) -> str:
     """What a recipe or an expression says, with its sources as they are in another call."""
     if isinstance(says, Source):
-        return (transport(says) if transport is not None else says).name
+        return (substitution(says) if substitution is not None else says).name
     if isinstance(says, tuple):
         kind = type(says).__name__ if type(says) is not tuple else ""
-        return f"{kind}({', '.join(_said(part, transport) for part in says)})"
+        return f"{kind}({', '.join(_said(part, substitution) for part in says)})"
     return getattr(says, "__qualname__", None) or repr(says)
 
 
@@ -145,9 +145,9 @@ def _kind(make: Any) -> str:
     return name + "".join(f" {k}={v.name if isinstance(v, Source) else repr(v)}" for k, v in bound.items())
 
 
-def _same(what: str, foretold: list[str], found: list[str]) -> None:
-    if foretold != found:
-        diff = "\n".join(difflib.unified_diff(foretold, found, "foretold", "traced", lineterm=""))
+def _same(what: str, expected: list[str], found: list[str]) -> None:
+    if expected != found:
+        diff = "\n".join(difflib.unified_diff(expected, found, "expected", "traced", lineterm=""))
         raise RegionReuseError(f"{what} differ from what the reused call would have had:\n{diff}")
 
 

@@ -1,0 +1,42 @@
+"""Words that are gone: the code uses the field's, see the table in CONTRIBUTING.md."""
+
+import ast
+import io
+import re
+import tokenize
+
+import pytest
+from overlay_tools import REPO
+
+
+# Names of classes and functions that have another name now.
+NAMES = {
+    *("Transport", "Fate", "Fates", "Place", "Held", "HeldConstant", "HeldList", "Holding", "Observer", "Listener"),
+    *("Route", "Stop", "KeptBody", "Unkept", "RegionCalls", "come_by", "came_by", "looks_aside", "asker", "askers"),
+}
+# A sentence names its actor, and a thing by one word.
+IN_PROSE = re.compile(r"\b(nobody|somebody|whoever|comes? by|came by|told of|foretold|asker|twins?)\b", re.IGNORECASE)
+FILES = [*(REPO / "torch").rglob("*.py"), *(REPO / "torch_regions").rglob("*.py")]
+
+
+def _prose(text):
+    """Comments and docstrings."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            yield ast.get_docstring(node) or ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPO)))
+def test_words_that_are_gone(path):
+    text = path.read_text()
+    assert not [found[0] for part in _prose(text) if (found := IN_PROSE.search(part))]
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    names |= {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    assert not names & NAMES
+
+
+def test_the_walk_sees_comments_and_docstrings():
+    assert list(_prose('"""One."""\n\n\ndef f():\n    """Two."""\n    # three\n')) == ["# three", "One.", "Two."]
