@@ -27,10 +27,12 @@ class PerFrame(Generic[State]):
 
     def of(self, output: Any) -> State:
         """The state for the frame of an OutputGraph; made when it is first asked for."""
-        states: dict[Any, Any] = vars(output).setdefault("region_states", {})
-        if self not in states:
+        try:  # a hook asks each time that Dynamo reads an attribute
+            return output.__dict__["region_states"][self]  # type: ignore[no-any-return]
+        except KeyError:
+            states: dict[Any, Any] = output.__dict__.setdefault("region_states", {})
             states[self] = self._make(output)
-        return states[self]  # type: ignore[no-any-return]
+            return states[self]  # type: ignore[no-any-return]
 
 
 @dataclasses.dataclass
