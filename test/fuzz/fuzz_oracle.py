@@ -180,7 +180,7 @@ def compare(flat: Run, got: Run, tolerance: float, verify: bool = False) -> Fail
     if not verify and (found := _users_code(flat, got)):
         return found
     if flat.frames != got.frames:
-        return Failure("recompiles", f"frames compiled after each call: {got.frames}, flat {flat.frames}")
+        return Failure("recompiles", f"frames compiled in each call: {got.frames}, flat {flat.frames}")
     return None
 
 

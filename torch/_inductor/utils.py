@@ -20,7 +20,8 @@ def gather_origins(args: Any, kwargs: Any) -> OrderedSet[Node]:
 
 
 def _is_result(value: Any) -> bool:
-    """Whether ``value`` is, or views, an ``ir.MultiOutput`` of an ``ir.InvokeSubgraph``; ir imports this module."""
-    while hasattr(value, "data"):
+    from torch._inductor import ir
+
+    while isinstance(value, (ir.MutableBox, ir.BaseView)):
         value = value.data
-    return hasattr(value, "indices") and len(value.inputs) == 1 and hasattr(value.inputs[0], "subgraph")
+    return isinstance(value, ir.MultiOutput) and isinstance(value.inputs[0], ir.InvokeSubgraph)

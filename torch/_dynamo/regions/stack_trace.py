@@ -26,10 +26,10 @@ def stack_trace(tx: Any) -> str:
     while frame is not None:
         frames.append(frame)
         frame = frame.parent
-    place = tuple([(frame.f_code, frame.current_instruction, frame.lineno) for frame in frames])
+    location = tuple([(frame.f_code, frame.current_instruction, frame.lineno) for frame in frames])
     latest = _LATEST.of(tx.output)
-    if latest.at != place:
+    if latest.at != location:
         users = [frame.frame_summary() for frame in frames if not frame.is_co_filename_from_nn_modules()]
         summaries = [f for f in users if f.filename not in uninteresting_files()]
-        latest.at, latest.text = place, "".join(traceback.StackSummary.from_list(summaries[::-1]).format())
+        latest.at, latest.text = location, "".join(traceback.StackSummary.from_list(summaries[::-1]).format())
     return latest.text

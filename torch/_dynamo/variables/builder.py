@@ -39,7 +39,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]+")
 
 def _may_lift(output: Any) -> bool:
     """Whether, in this frame, plain parameters are inputs of static sizes.  Options are slow to ask for."""
-    return (
+    return bool(
         config.force_parameter_static_shapes
         and config._shapes_spec is None
         and not (config.install_free_tensors or config.prepare_freezing or is_parameter_freezing())
@@ -140,7 +140,7 @@ def _lift(builder: Any, value: torch.Tensor) -> TensorVariable:
 @replaces("VariableBuilder.wrap_tensor")
 def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
     output = self.tx.output
-    if _may_lift(output) and is_plain_parameter(value) and _is_lifted(output, self.source, value):
+    if _MAY_LIFT.of(output) and is_plain_parameter(value) and _is_lifted(output, self.source, value):
         return _lift(self, value)
     return stock("torch._dynamo.variables.builder:VariableBuilder.wrap_tensor")(self, value)
 

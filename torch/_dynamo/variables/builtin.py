@@ -10,8 +10,8 @@ from torch_regions.overlay import replaces, stock
 
 
 def _held(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    observers = RECORDERS.of(tx.output)
-    return observers[-1].deferred.apply(tx, fn, args) if observers and not kwargs else None
+    recorders = RECORDERS.of(tx.output)
+    return recorders[-1].deferred.apply(tx, fn, args) if recorders and not kwargs else None
 
 
 @replaces("BuiltinVariable.call_function")

@@ -10,7 +10,7 @@ does.  So while a region is traced, its plain constants are lazy ones (``Deferre
 - an operator on held constants makes a held one, with the ``Expression`` that it was made by;
 - to realize one *specializes* its expression: the entry holds only where it has the same value.  A
   comparison is an expression like any other, so ``if i < 3`` specializes a truth, not a number;
-- what is stored or returned not specialized is an expression in the recipe, computed anew for each call;
+- what is stored or returned without that is an expression in the recipe, computed anew for each call;
 - a list that is only appended to is deferred too (``DeferredList``): each call appends its own;
 - an index into a list or dict makes a *path*: the element found becomes one more argument of
   the call, which stands at another index in another call.  That needs to be the only way in which

@@ -67,9 +67,9 @@ class CheckPlan:
     def objects(self) -> dict[int, list[int]]:
         """id of each object on the way that is known by identity -> numbers of its steps."""
         found: dict[int, list[int]] = {}
-        for number, index in enumerate(self.steps):
-            if index.old is not UNKNOWN and type(index.old) not in EXACT:
-                found.setdefault(id(index.old), []).append(number)
+        for number, step in enumerate(self.steps):
+            if step.old is not UNKNOWN and type(step.old) not in EXACT:
+                found.setdefault(id(step.old), []).append(number)
         return found
 
     def follow(self, actions: GuardActions) -> list[SourceBinding]:

@@ -193,19 +193,30 @@ def _stands_for(value: VariableTracker, other: VariableTracker | None) -> bool:
     return value is other
 
 
-def sources_held(trackers: list[VariableTracker], unseen: bool = False) -> Iterator[Source]:
+def sources_held(trackers: Iterable[VariableTracker], unseen: bool = False) -> Iterator[Source]:
     """Sources of ``trackers`` and of what their containers hold; also of what is still lazy, if ``unseen``.
 
     What a container holds may be known by another source than the one it was reached by; both are yielded.
     """
+    for tracker in _walk(trackers):
+        if tracker.source is not None and (unseen or tracker.is_realized()):
+            yield tracker.source
+
+
+def reachable(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
+    """Trackers that can be reached from ``trackers`` through containers, themselves included, but for lazy ones."""
+    return (tracker for tracker in _walk(trackers) if not issubclass(type(tracker), LazyVariableTracker))
+
+
+def _walk(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
+    """``trackers`` and what they hold, each once: a lazy tracker, then what it stands for if that is known."""
     todo, seen = list(trackers), set()
     while todo:
-        tracker: Any = todo.pop()
+        tracker = todo.pop()
         if id(tracker) in seen:
             continue
         seen.add(id(tracker))
-        if tracker.source is not None and (unseen or tracker.is_realized()):
-            yield tracker.source
+        yield tracker
         if (found := tracker.unwrap()) is not tracker:
             todo.append(found)
         elif not issubclass(type(tracker), LazyVariableTracker):
@@ -241,21 +252,6 @@ def reached_otherwise(recorder: ReadSetRecorder, arguments: list[VariableTracker
         if (known := tracker.unwrap()).source is not None and known.is_realized():
             found.update(s for s in sources_held([known], unseen=True) if s != known.source)
     return found
-
-
-def reachable(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
-    """Trackers that can be reached from ``trackers`` through containers, themselves included."""
-    todo, seen = list(trackers), set()
-    while todo:
-        tracker: Any = todo.pop()
-        if id(tracker) in seen:
-            continue
-        seen.add(id(tracker))
-        if not issubclass(type(tracker), LazyVariableTracker):
-            yield tracker
-            todo += _trackers_of(tracker)
-        elif tracker.is_realized():
-            todo.append(tracker.unwrap())
 
 
 def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:

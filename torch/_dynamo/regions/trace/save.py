@@ -145,7 +145,8 @@ def _condition(
     indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
     # In the order in which tracing met them: a reuse makes its guards, and the inputs of the graph, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
-    looked_at, held = recorder.looked_at(), list(sources_held(recorder.read_objects()))
+    read = recorder.read_objects()
+    looked_at, held = recorder.looked_at(), list(sources_held(read))
     # What a container holds that was opened before the call: its elements are found without a look at their sources,
     # and Dynamo may know them by others, without a guard that says so.
     reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
@@ -166,9 +167,7 @@ def _condition(
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
     # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
     own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
-    met = [
-        t for t in dict.fromkeys(reachable(recorder.read_objects())) if id(t) not in own and not _is_under(t, untouched)
-    ]
+    met = [t for t in reachable(read) if id(t) not in own and not _is_under(t, untouched)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
         behind.leaf_sources,

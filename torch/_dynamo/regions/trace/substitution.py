@@ -113,7 +113,7 @@ class SourceSubstitution:
         return binding
 
     def take(self, source: Source, moves: bool) -> SourceBinding:
-        """The place of a source of which is known whether it is another one in this call."""
+        """The binding of a source of which is known whether it is another one in this call."""
         binding = self._bindings.get(id(source))
         if binding is None:
             binding = self._bindings[id(source)] = SourceBinding(source, None, moves)
@@ -264,9 +264,7 @@ class GuardActions:
         return self.substitution(source)
 
     def in_class(self, source: Source) -> Source | None:
-        """The source by which Dynamo looked up an attribute of a class before, if ``source`` is of one."""
-        if not is_found_in_class(source):
-            return None
+        """The source by which Dynamo looked up this attribute of a class before, if it did."""
         return self._in_classes.get((id(self.value(source)), source.index))  # type: ignore[attr-defined]
 
     def known(self, value: Any) -> Source | None:
@@ -281,8 +279,10 @@ class GuardActions:
         """Lets the object at ``binding`` be known to later calls, as if this one were traced."""
         self._stamped.setdefault(id(binding.value), (self, binding))
 
-    def unguarded_absences(self, binding: SourceBinding, makers: Iterable[Any]) -> list[Any]:
+    def unguarded_absences(self, binding: SourceBinding, makers: Iterable[Any]) -> Iterable[Any]:
         """``makers`` but for those of guards that Dynamo has made in another way: that a class lacks a name."""
+        if type(binding.source) is not TypeDictSource:
+            return makers
         made = {make for make, absence in self._absences(binding, makers) if absence in self._absent}
         return [make for make in makers if make not in made]
 
@@ -317,7 +317,7 @@ class GuardActions:
         binding.same = same
         if not binding.moves:
             binding.action = GuardAction.SAME
-        elif self._is_another(self.in_class(binding.source), binding):
+        elif is_found_in_class(binding.source) and self._is_another(self.in_class(binding.source), binding):
             # Dynamo finds it there by identity, whatever the frame knows of the class.
             binding.action = GuardAction.CLASS_LOOKUP
         elif above is not None and above.action in _AT_KNOWN:

@@ -37,7 +37,7 @@ class StampedObjects(dict[int, Any]):
         actions, binding = STAMPED.of(output).pop(key, (None, None))
         if actions is None or binding is None:
             return False
-        guards = self._tx.output.guards
+        guards = output.guards
         before = len(guards)
         with contextlib.ExitStack() as stack:
             for recorder in RECORDERS.of(output):
@@ -62,12 +62,7 @@ def _drop_repeated(guards: GuardsSet, latest: int) -> None:
 
 def _maker_key(make: Any) -> tuple[Any, ...]:
     """What a guard's maker is, and is bound to."""
-    bound = getattr(make, "keywords", {})
-    return (
-        getattr(make, "func", make),
-        getattr(make, "args", ()),
-        tuple(sorted(bound.items(), key=lambda item: item[0])),
-    )
+    return getattr(make, "func", make), getattr(make, "args", ()), getattr(make, "keywords", {})
 
 
 def track_later(tx: InstructionTranslatorBase, actions: GuardActions, bindings: list[SourceBinding]) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 import types
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
+from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
 from torch._dynamo.regions.trace.lookup import substituted_guards, to_be_tracked, void_maker
 from torch._dynamo.regions.trace.operands import name_of
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from torch._dynamo.regions.trace.lookup import Match
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._guards import InvokeSubgraphReuseEntry
+
+
+# entry -> operators of its call, as they were when it was saved: the frame may change what tensors look like.
+_SAVED: PerFrame[dict[Any, list[str]]] = PerFrame(lambda _: {})
 
 
 class RegionReuseError(AssertionError):
@@ -88,7 +92,9 @@ def verify(
     name = match.entry.call.function
     if traced is None:
         raise RegionReuseError(f"{name}: a call that an entry was found for cannot be reused itself: {refused}")
-    _same(f"{name}: operators", _SAVED[match.entry.main or match.entry], _operators_of(tx, traced.call))
+    # Not saved if verification was off then.
+    saved = _SAVED.of(tx.output).get(match.entry.main or match.entry) or _operators_of(tx, match.entry.call)
+    _same(f"{name}: operators", saved, _operators_of(tx, traced.call))
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
     operands = [_operand(tx, proxy.node) for proxy in match.operands]
     _same(f"{name}: operands", operands, [_operand(tx, node) for node in traced.call.operands])
@@ -96,7 +102,7 @@ def verify(
     _same(f"{name}: recipe", [_said(match.entry.recipe.says, substitution)], [_said(traced.recipe.says)])
     effects = [_said(e.says, substitution) for e in match.entry.effects]
     _same(f"{name}: side effects", effects, [_said(e.says) for e in traced.effects])
-    specialized = sorted(_said(specialize, substitution) for specialize in match.entry.condition.specialized)
+    specialized = sorted(_said(constant, substitution) for constant in match.entry.condition.specialized)
     _same(f"{name}: constants that were looked at", specialized, sorted(map(_said, traced.condition.specialized)))
     (before, expected), found = states, frame_state(tx)
     for what in ("guards", "tracked"):
@@ -151,13 +157,9 @@ def _same(what: str, expected: list[str], found: list[str]) -> None:
         raise RegionReuseError(f"{what} differ from what the reused call would have had:\n{diff}")
 
 
-# entry -> operators of its call, as they were when it was saved: the frame may change what tensors look like.
-_SAVED: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
-
-
 def note_operators(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> None:
     """Keeps what a later reuse of ``entry`` is compared with."""
-    _SAVED[entry] = _operators_of(tx, entry.call)
+    _SAVED.of(tx.output)[entry] = _operators_of(tx, entry.call)
 
 
 def _operators_of(tx: InstructionTranslatorBase, call: Any) -> list[str]:
