@@ -131,7 +131,7 @@ def test_a_failure_to_find_regions_leaves_the_flat_graph(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("a bug in matching")
 
-    monkeypatch.setattr("torch._dynamo.graph_region_tracker.find_repeats", fail)
+    monkeypatch.setattr("torch._dynamo.regions.outline.find.find_repeats", fail)
     torch._dynamo.reset()
     counters.clear()
 

@@ -1,4 +1,4 @@
-"""Which regions are found, and which are not."""
+"""Which regions are identical, and which of them are found to be worth outlining."""
 
 import torch
 import torch._dynamo
@@ -8,13 +8,27 @@ from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._dynamo.testing import extract_graph_and_tracker
 
 
-def regions(function, *args):
-    """Groups of regions of the flat graph of ``function``, as names of nodes."""
+def tracked(function, *args):
+    """The flat graph of ``function`` and its tracker."""
     torch._dynamo.reset()
     with torch._dynamo.config.patch(track_nodes_for_deduplication=True, use_graph_deduplication=False):
-        graph, tracker = extract_graph_and_tracker(function, *args)
-    groups = tracker.get_identical_regions(graph)
+        return extract_graph_and_tracker(function, *args)
+
+
+def names(groups):
     return [[[n.name for n in region] for region in group] for group in groups]
+
+
+def regions(function, *args):
+    """Groups of regions of the flat graph of ``function`` that the dedupe pass would outline, as names of nodes."""
+    graph, tracker = tracked(function, *args)
+    return names(group.regions for group in tracker.find_groups(graph, {}))
+
+
+def identical(function, *args):
+    """Groups of identical regions of the flat graph of ``function``, as names of nodes."""
+    graph, tracker = tracked(function, *args)
+    return names(tracker.get_identical_regions(graph))
 
 
 def show(groups):
@@ -227,16 +241,197 @@ sin cos tan y | sin_1 cos_1 tan_1 y_1 | sin_2 cos_2 tan_2 y_2 | sin_3 cos_3 tan_
                 x = block(x, w) if i % 2 else block(x, w).exp().tanh() + x
             return x
 
-        torch._dynamo.reset()
-        with torch._dynamo.config.patch(track_nodes_for_deduplication=True, use_graph_deduplication=False):
-            graph, tracker = extract_graph_and_tracker(f, X, W)
+        graph, tracker = tracked(f, X, W)
         order = GraphView(graph, tracker.written_operands).nodes
-        seen = set()
-        for group in tracker.get_identical_regions(graph):
-            self.assertEqual(len({len(r) for r in group}), 1)
-            for region in group:
-                start = order.index(region[0])
-                self.assertEqual(order[start : start + len(region)], region)
-                self.assertFalse(seen & set(region))
-                seen |= set(region)
-        self.assertTrue(seen)
+        found = [group.regions for group in tracker.find_groups(graph, {})]
+        for groups in (found, tracker.get_identical_regions(graph)):
+            seen = set()
+            for group in groups:
+                self.assertEqual(len({len(r) for r in group}), 1)
+                for region in group:
+                    start = order.index(region[0])
+                    self.assertEqual(order[start : start + len(region)], region)
+                    self.assertFalse(seen & set(region))
+                    seen |= set(region)
+            self.assertTrue(seen)
+
+
+def _slope(x):
+    y = x * 3
+    return y - 1
+
+
+def _ring(x, w):
+    r = x.tanh() + w
+    return r.exp() * x
+
+
+class IdenticalRegionsTest(TestCase):
+    """What the tracker answers by itself, however small."""
+
+    def test_two_nodes_are_a_region(self):
+        def f(x):
+            return _slope(x).sum() + _slope(x.cos()).sum() - _slope(x.sin()).sum()
+
+        found = identical(f, X)
+        self.assertExpectedInline(show(found), """y sub | y_1 sub_1 | y_2 sub_2""")
+        self.assertEqual(regions(f, X), [])
+
+    def test_one_node_is_none(self):
+        def plus(x):
+            return x + 1
+
+        self.assertEqual(identical(lambda x: plus(x).sin() - plus(x).cos(), X), [])
+
+    def test_several_groups_stand_latest_first(self):
+        def f(x, w):
+            a = _slope(x)
+            b = _ring(a, w)
+            c = _ring(x, w)
+            return _slope(b) @ c
+
+        self.assertExpectedInline(
+            show(identical(f, X, W)),
+            """\
+tanh r exp b | tanh_1 r_1 exp_1 c
+y a | y_1 sub_1""",
+        )
+
+    def test_neighbours_that_feed_nothing_to_each_other_are_two_regions(self):
+        def f(x, w):
+            return [(_slope(x), _ring(w, x)) for x in (x, x.cos())]
+
+        self.assertExpectedInline(
+            show(identical(f, X, W)),
+            """\
+tanh r exp mul_1 | tanh_1 r_1 exp_1 mul_3
+y sub | y_1 sub_1""",
+        )
+
+    def test_a_region_grows_while_all_of_its_group_do(self):
+        def f(x):
+            outs = []
+            for start in (x.sin(), x.cos(), x.sin()):
+                y = start.exp() if len(outs) < 2 else start.abs()
+                outs.append((y * 2).tanh() / 3)
+            return outs
+
+        self.assertExpectedInline(
+            show(identical(f, X)), """mul tanh truediv | mul_1 tanh_1 truediv_1 | mul_2 tanh_2 truediv_2"""
+        )
+
+    def test_arguments_in_nested_lists_and_dictionaries(self):
+        def total(parts, how):
+            first, (second, third) = parts
+            joined = torch.cat([first, second], **how["cat"])
+            return torch.block_diag(third["w"], *how["more"], joined).sum()
+
+        def f(x, w):
+            a = total([x, (w, {"w": x})], {"cat": {"dim": 1}, "more": [w, w]})
+            b = total([w, (x, {"w": w})], {"cat": {"dim": 1}, "more": (x, x)})
+            c = total([w, (x, {"w": w})], {"cat": {"dim": 0}, "more": (x, x)})
+            return a, b, c
+
+        self.assertExpectedInline(
+            show(identical(f, X, W)),
+            """joined block_diag a | joined_1 block_diag_1 b""",
+        )
+
+    def test_written_values_do_not_end_a_region(self):
+        def add_to(t, x):
+            t += x
+            u = t.sin()
+            u.mul_(2)
+            return u.sum() * t
+
+        def f(x, w):
+            t = x.clone()
+            return add_to(t, w), add_to(t, x)
+
+        self.assertExpectedInline(show(identical(f, X, W)), """t_1 u mul_ sum_1 mul | t_2 u_1 mul__1 sum_2 mul_1""")
+
+    def test_grad_modes_are_kept_apart(self):
+        def f(x, w):
+            a = _ring(x, w), _ring(x.cos(), w)
+            with torch.no_grad():
+                return a, _ring(x, w), _ring(x.sin(), w)
+
+        self.assertExpectedInline(
+            show(identical(f, X, W)),
+            """\
+tanh_2 r_2 exp_2 mul_2 | tanh_3 r_3 exp_3 mul_3
+tanh r exp mul | tanh_1 r_1 exp_1 mul_1""",
+        )
+
+    def test_autocast_is_kept_apart(self):
+        def f(x, w):
+            a = _ring(x, w), _ring(x, x.cos())
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return a, _ring(x, w), _ring(x, x.sin())
+
+        self.assertExpectedInline(
+            show(identical(f, X, W)),
+            """\
+tanh_2 r_2 exp_2 mul_2 | tanh_3 r_3 exp_3 mul_3
+tanh r exp mul | tanh_1 r_1 exp_1 mul_1""",
+        )
+
+    def test_another_instruction_is_another_node(self):
+        def f(x):
+            return (x * 3 - 1).sin() + (x * 3 - 1).cos()
+
+        self.assertEqual(identical(f, X), [])
+
+    def test_the_same_value_twice_is_other_wiring(self):
+        def both(a, b):
+            return (a * 2 + b).sin()
+
+        def f(x, w):
+            return both(x, x), both(w, w), both(x, w)
+
+        for group in identical(f, X, W):
+            self.assertNotIn("mul_2", [name for region in group for name in region])
+
+    def test_what_other_operators_divide_is_identical_up_to_there(self):
+        def f(x, w):
+            outs = []
+            for other in (w.sin, w.cos):
+                y = x.exp() * 2
+                w = other()
+                outs.append((y + w).tanh())
+            return outs
+
+        self.assertExpectedInline(
+            show(identical(f, X, W)),
+            """\
+add tanh | add_1 tanh_1
+exp y | exp_1 y_1""",
+        )
+
+    def test_each_node_knows_those_that_are_identical_to_it(self):
+        def f(x):
+            return _slope(x) + _slope(x.cos())
+
+        graph, tracker = tracked(f, X)
+        by_name = {node.name: node for node in graph.nodes}
+        duplicates = {node.name: [n.name for n in alike] for node, alike in tracker.node_to_duplicates.items()}
+        self.assertEqual(duplicates["y"], ["y", "y_1"])
+        self.assertEqual(duplicates["sub_1"], ["sub", "sub_1"])
+        self.assertEqual(duplicates["cos"], ["cos"])
+        tracker.track_node(None, by_name["y"])  # which is tracked already
+        self.assertEqual(len(tracker.node_to_duplicates[by_name["y"]]), 2)
+
+
+def test_a_tracked_setting_is_part_of_what_a_node_is():
+    """Also those that let no operator into a body: the tracker does not ask what may be outlined."""
+
+    def f(x, w):
+        a = _ring(x, w), _ring(w, x)
+        torch.use_deterministic_algorithms(True)
+        b = _ring(x, w), _ring(w, x)
+        torch.use_deterministic_algorithms(False)
+        return a, b
+
+    found = identical(f, X, W)
+    assert [len(group) for group in found] == [2, 2]
+    assert found[0][0][0] == "tanh_2" and found[1][0][0] == "tanh"

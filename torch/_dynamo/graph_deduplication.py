@@ -1,4 +1,4 @@
-"""The dedupe pass: outlines the repeated regions that ``GraphRegionTracker`` finds in a graph.
+"""The dedupe pass: outlines the repeated regions of a graph that its policy has for worth it.
 
 What it takes to replace a region by a call is in regions/outline/outliner.py.  The sorts and the cycle check
 below are part of stock's module and stay for its callers; the pass has no need of them.
@@ -16,7 +16,7 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import Node
 from torch._dynamo.regions.outline.outliner import Outliner, make_body, used_outside
-from torch._dynamo.regions.outline.repeats import MIN_NODES_SAVED, MIN_NODES_SAVED_IN_BODY
+from torch._dynamo.regions.outline.policy import policy_in
 from torch.utils._ordered_set import OrderedSet
 
 
@@ -42,8 +42,7 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
 
     tracker = outliner.tracker
     try:
-        least_saved = MIN_NODES_SAVED_IN_BODY if depth else MIN_NODES_SAVED
-        groups = tracker.find_groups(graph, outliner.numbers, least_saved)
+        groups = tracker.find_groups(graph, outliner.numbers, policy_in(depth))
     except Exception:
         if config.graph_deduplication_lint:
             raise

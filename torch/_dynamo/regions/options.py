@@ -12,6 +12,7 @@ from torch.utils._config_module import Config, _ConfigEntry
 
 _VERIFY = "verify_region_reuse"
 _AUTOMATIC = "automatic_nested_compile_regions"
+_POLICY = "outlining_policy"
 _FLAG = "use_graph_deduplication"
 
 
@@ -26,6 +27,7 @@ def _add(name: str, default: Any, env: str) -> None:
 
 _add(_VERIFY, False, "TORCH_REGIONS_VERIFY")
 _add(_AUTOMATIC, True, "TORCH_REGIONS_AUTOMATIC")
+_add(_POLICY, True, "TORCH_REGIONS_POLICY")
 _add(_FLAG, False, "TORCHDYNAMO_USE_GRAPH_DEDUPLICATION")
 
 
@@ -37,6 +39,11 @@ def verifying() -> bool:
 def automatic() -> bool:
     """Whether calls of repeated modules become regions by themselves: the flag is on, and its part for modules."""
     return bool(getattr(config, _FLAG)) and bool(getattr(config, _AUTOMATIC))
+
+
+def judging() -> bool:
+    """Whether a repeat is outlined only where that pays, see outline/policy.py."""
+    return bool(getattr(config, _POLICY))
 
 
 def without_flag_in(export: bool) -> contextlib.AbstractContextManager[Any]:

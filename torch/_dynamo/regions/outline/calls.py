@@ -29,7 +29,8 @@ from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason
 from torch._dynamo.regions.outline.fit import Fitter
 from torch._dynamo.regions.outline.names import given_name, name_anew
 from torch._dynamo.regions.outline.outliner import Outliner, make_body, used_outside
-from torch._dynamo.regions.outline.repeats import MIN_REGION_NODES, Repeat
+from torch._dynamo.regions.outline.policy import policy_in
+from torch._dynamo.regions.outline.repeats import Repeat
 from torch._dynamo.regions.outline.stamps import CalledPiece, Replacement, put_back_all, settle_stamps, wanted_by_stamps
 from torch._dynamo.utils import counters
 
@@ -54,7 +55,8 @@ class CallBenefit:
     least_calls = 1
 
     def __init__(self, whole: int, automatic: bool) -> None:
-        self.least_length = MIN_REGION_NODES if automatic else min((whole + 1) // 2, MIN_REGION_NODES)
+        least = policy_in(depth=0).least_length
+        self.least_length = least if automatic else min((whole + 1) // 2, least)
 
     def of_runs(self, length: int, calls: int) -> bool:
         return length >= self.least_length

@@ -9,41 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from typing import Protocol
 
 from torch._dynamo.regions.outline.graph_view import GraphView
-from torch._dynamo.regions.outline.repeats import CALL_COST, MIN_NODES_SAVED, Repeat, is_worth_it
+from torch._dynamo.regions.outline.policy import Benefit
+from torch._dynamo.regions.outline.repeats import Repeat
 
 
 # How often a run is split at nodes that break a boundary rule before the rest is left flat.
 MAX_SPLITS = 12
-
-
-class Benefit(Protocol):
-    """What makes a group of runs worth a body."""
-
-    least_calls: int
-
-    def of_runs(self, length: int, calls: int) -> bool:
-        """Whether so many runs of so many nodes may pay, whatever crosses their boundary."""
-
-    def of_group(self, length: int, calls: int, results: int) -> bool:
-        """Whether they pay, given how many values a call returns."""
-
-
-class RepeatBenefit:
-    """For repeats that were found: what the backend is spared must outweigh the calls."""
-
-    least_calls = 2
-
-    def __init__(self, least_saved: int = MIN_NODES_SAVED) -> None:
-        self.least_saved = least_saved
-
-    def of_runs(self, length: int, calls: int) -> bool:
-        return is_worth_it(length, calls, least_saved=self.least_saved)
-
-    def of_group(self, length: int, calls: int, results: int) -> bool:
-        return is_worth_it(length, calls, CALL_COST - 1 + results, self.least_saved)
 
 
 class Fitter:

@@ -281,28 +281,42 @@ class GraphView:
                     found[operand] = None
         return list(found)
 
-    def signature(self, start: int, end: int) -> Hashable:
-        """The wiring of [start, end): equal for two runs of equal keys iff one body serves both.
+    def _wires(self, start: int, end: int) -> tuple[tuple[int, ...], list[int]]:
+        """Each operand in [start, end), and the inputs by first use.
 
-        - each operand: a node of the run (by index) or an input (by order of first use). Without
-          it f(a, a) and f(a, b) would share a body.
-        - which inputs share a storage. A body may not assume more about its operands than holds.
-        - which values are used outside and must have a gradient (see the Note above, 4).
+        An operand is a node of the run (by index) or an input (by order of first use, negative).
         """
         number: dict[int, int] = {}
-        wiring: list[int] = []
+        wires: list[int] = []
         for i in range(start, end):
             for operand in self.operands[i]:
                 if operand >= start:
-                    wiring.append(operand - start)
+                    wires.append(operand - start)
                 else:
-                    wiring.append(-1 - number.setdefault(operand, len(number)))
+                    wires.append(-1 - number.setdefault(operand, len(number)))
+        return tuple(wires), list(number)
+
+    def wiring(self, start: int, end: int) -> Hashable:
+        """Which value of [start, end) feeds which: equal for two runs of equal keys iff they are identical.
+
+        Without it f(a, a) and f(a, b) would be.
+        """
+        return self._wires(start, end)[0]
+
+    def signature(self, start: int, end: int) -> Hashable:
+        """The wiring of [start, end) and its boundary: equal for two runs of equal keys iff one body serves both.
+
+        - the wiring.
+        - which inputs share a storage. A body may not assume more about its operands than holds.
+        - which values are used outside and must have a gradient (see the Note above, 4).
+        """
+        wiring, inputs = self._wires(start, end)
         shared: dict[int, int] = {}
         aliases = tuple(
-            tuple(shared.setdefault(s, len(shared)) for s in self.storages_at(operand)) for operand in number
+            tuple(shared.setdefault(s, len(shared)) for s in self.storages_at(operand)) for operand in inputs
         )
         grads = tuple(i - start for i in self.outputs(start, end) if self.needs_grad[i])
-        return tuple(wiring), aliases, grads
+        return wiring, aliases, grads
 
     def offences(self, start: int, end: int, results: Iterable[int]) -> set[int]:
         """Positions in [start, end) that break a rule of Note [What may cross the boundary].

@@ -15,9 +15,20 @@ The classes answer three questions about each node:
 from __future__ import annotations
 
 import enum
+import itertools
+from collections.abc import Callable
 
 import torch
 import torch.fx
+from torch._dynamo.regions.outline.graph_view import GraphView
+from torch.fx.operator_facts import (
+    OperatorClass,
+    draws_random_numbers,
+    is_bracket,
+    operator_class,
+    takes_gradients,
+    writes_a_list,
+)
 
 
 Node = torch.fx.Node
@@ -35,3 +46,64 @@ class IllegalReason(enum.Enum):
     WRITES_A_LIST = "it writes to tensors in a list, which functionalization does not find in a body"
     BROKEN_SPAN = "it is part of a whole (a written value's life, a vmap) that no region can hold"
     DIFFERENTIATED_IN_GRAPH = "a gradient that the program itself takes goes through it"
+
+
+def illegal_nodes(view: GraphView, in_ambient: Callable[[Node], bool | None]) -> dict[int, IllegalReason]:
+    """position -> why the node there may not be in any region.
+
+    ``in_ambient(node)``: whether it runs under the global state that the frame began with, but for grad mode; None when
+    its state is not known.
+    """
+    illegal: dict[int, IllegalReason] = {}
+    for i, node in enumerate(view.nodes):
+        if reason := _illegal_alone(node, i in view.writes, in_ambient):
+            illegal[i] = reason
+    # Latest first, so that one sweep reaches all that lead to a gradient.
+    differentiated: set[int] = set()
+    for i in range(len(view.nodes) - 1, -1, -1):
+        if i in differentiated or takes_gradients(view.nodes[i]):
+            differentiated.update(view.operands[i])
+            illegal.setdefault(i, IllegalReason.DIFFERENTIATED_IN_GRAPH)
+    _refuse_broken_spans(view, illegal)
+    return illegal
+
+
+def _illegal_alone(node: Node, writes: bool, in_ambient: Callable[[Node], bool | None]) -> IllegalReason | None:
+    if is_bracket(node):
+        return None
+    ambient = in_ambient(node)
+    if ambient is None or operator_class(node) is not OperatorClass.PURE:
+        return IllegalReason.UNKNOWN_TARGET
+    if not ambient:
+        return IllegalReason.OTHER_STATE
+    if draws_random_numbers(node):
+        return IllegalReason.RANDOM
+    if writes and writes_a_list(node):
+        return IllegalReason.WRITES_A_LIST
+    value = node.meta.get("example_value")
+    if value is None and not writes:
+        return IllegalReason.NO_RESULT
+    leaves = value if isinstance(value, (tuple, list)) else (value,)
+    # Sizes may be computed inside; the boundary rules keep them there.
+    if node.users and not all(isinstance(v, (torch.Tensor, torch.SymInt, int)) for v in leaves):
+        return IllegalReason.NOT_A_TENSOR_OR_SIZE
+    return None
+
+
+def _refuse_broken_spans(view: GraphView, illegal: dict[int, IllegalReason]) -> None:
+    """Makes illegal the members of each span that no region can hold as a whole."""
+    pending = view.spans
+    while True:
+        # counted[i]: how many illegal nodes there are before position i.
+        counted = [0, *itertools.accumulate(int(i in illegal) for i in range(len(view.nodes)))]
+        whole = []
+        for span in pending:
+            end = min(span.last + 1, len(view.nodes))
+            if span.first >= 0 and span.last < end and counted[end] == counted[span.first]:
+                whole.append(span)
+            else:
+                for i in span.members:
+                    illegal.setdefault(i, IllegalReason.BROKEN_SPAN)
+        if len(whole) == len(pending):
+            return
+        pending = whole

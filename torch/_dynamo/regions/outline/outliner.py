@@ -68,7 +68,12 @@ class Outliner:
         ``written``: indices of the operands that it writes to.
         """
         called = {str(n.target): self.bodies[str(n.target)] for n in body.find_nodes(op="get_attr")}
-        module = torch.fx.GraphModule(called, body)
+        module = torch.fx.GraphModule({}, torch.fx.Graph() if called else body)
+        if called:
+            # A graph is compiled with all that its module has by then: these are compiled.
+            module.graph = body
+            for each, inner in called.items():
+                module.add_module(each, inner)
         module.meta[OUTLINED] = tuple(written)
         if options is not None:
             module.meta["nested_region_config"] = options

@@ -19,17 +19,9 @@ import dataclasses
 import heapq
 from collections.abc import Iterator
 
+from torch._dynamo.regions.outline.policy import OutliningPolicy, nodes_saved
 
-# Benefit model, in nodes. A call of a body costs the backend about as much as this many nodes
-# (the call itself and a getitem an output; outputs are not known yet here, so one is assumed).
-CALL_COST = 2
-# A body shorter than this is not worth a call, however often it occurs: the call would keep the
-# backend from fusing across it.
-MIN_REGION_NODES = 4
-# Fewer nodes saved than this do not pay for a body of their own.
-MIN_NODES_SAVED = 4
-# Inside a body, which is compiled once, it takes more: each call keeps the backend from fusing across it.
-MIN_NODES_SAVED_IN_BODY = 16
+
 # Inner nodes of the suffix tree whose occurrences are counted exactly, in one round.
 MAX_CANDIDATES = 48
 
@@ -42,18 +34,8 @@ class Repeat:
     starts: tuple[int, ...]
 
 
-def nodes_saved(length: int, count: int, call_cost: int = CALL_COST) -> int:
-    """How many nodes fewer the backend sees when ``count`` runs of ``length`` share a body."""
-    return (count - 1) * length - count * call_cost
-
-
-def is_worth_it(length: int, count: int, call_cost: int = CALL_COST, least_saved: int = MIN_NODES_SAVED) -> bool:
-    """Whether outlining ``count`` equal runs pays; the one function that decides it."""
-    return count > 1 and length >= MIN_REGION_NODES and nodes_saved(length, count, call_cost) >= least_saved
-
-
-def find_repeats(sequence: list[int]) -> list[Repeat]:
-    """The most promising repeats of ``sequence``, best first.  They may overlap each other."""
+def find_repeats(sequence: list[int], policy: OutliningPolicy) -> list[Repeat]:
+    """The most promising repeats of ``sequence`` for ``policy``, best first.  They may overlap each other."""
     suffixes = _suffix_array(sequence)
     common = _common_prefixes(sequence, suffixes)
     best = heapq.nlargest(
@@ -61,13 +43,13 @@ def find_repeats(sequence: list[int]) -> list[Repeat]:
         (
             (nodes_saved(length, _likely_count(low, high, right - left + 1, length)), length, left, right)
             for length, left, right, low, high in _inner_nodes(suffixes, common)
-            if length >= MIN_REGION_NODES
+            if length >= policy.least_length
         ),
     )
     repeats = [
         Repeat(length, _without_overlap(sorted(suffixes[left : right + 1]), length)) for _, length, left, right in best
     ]
-    repeats = [r for r in repeats if is_worth_it(r.length, len(r.starts))]
+    repeats = [r for r in repeats if policy.is_worth_it(r.length, len(r.starts))]
     repeats.sort(key=lambda r: (-nodes_saved(r.length, len(r.starts)), r.starts))
     return repeats
 
