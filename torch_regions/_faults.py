@@ -31,6 +31,12 @@ def watch(root: str) -> None:
     _root = root
 
 
+def unwatch() -> None:
+    """No overlay is in use."""
+    global _root
+    _root = None
+
+
 def _internal() -> tuple[type[BaseException], ...]:
     """The classes of errors that users take for faults of torch; InductorError is a subclass of the second."""
     errors = sys.modules.get("torch._dynamo.exc")

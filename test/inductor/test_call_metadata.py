@@ -199,6 +199,7 @@ def test_numbers_are_written_as_the_printer_writes_them():
             assert PythonWrapperCodegen.codegen_python_sizevar(None, x) == by_printer(None, x)
 
 
+@pytest.mark.row("torch._inductor.fx_utils:get_fake_args_kwargs")
 def test_one_result_of_a_call_is_looked_for_in_no_tree():
     graph = Graph()
     call, (one, other) = graph.placeholder("call"), torch.empty(2, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -58,6 +59,10 @@ def entries() -> list[Path]:
 
 def gated(x, w):
     return F.gelu(x @ w) * 2.0 + x
+
+
+def lifted(x, w):
+    return F.gelu(x @ w) * 3.0 + x
 
 
 def summed(x, w):
@@ -150,6 +155,84 @@ def test_damaged_entry(damage, caplog):
     assert compile_and_check(program, *tensors())[0] == {"found": 1}
 
 
+def test_entry_under_another_key(caplog):
+    """Moved or copied: the entry is whole, and another body's, with operands and results of the same number and shapes."""
+    assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 1}
+    (theirs,) = entries()
+    assert compile_and_check(twice(lifted), *tensors())[0] == {"lowered": 1}
+    (ours,) = (path for path in entries() if path != theirs)
+    good = ours.read_bytes()
+    shutil.copy(theirs, ours)
+    with caplog.at_level(logging.WARNING, logger=region_cache.__name__):
+        assert compile_and_check(twice(lifted), *tensors())[0] == {"lowered": 1}
+    (record,) = (r for r in caplog.records if r.name == region_cache.__name__)
+    assert "of another key" in record.getMessage()
+    assert ours.read_bytes() == good
+    assert compile_and_check(twice(lifted), *tensors())[0] == {"found": 1}
+
+
+def _without_results(entry):
+    entry["outputs"] = []
+
+
+def _buffer_that_is_not_there(entry):
+    entry["outputs"][0]["buffer"] = 7
+
+
+def _write_to_what_is_no_operand(entry):
+    entry["mutated"] = [9]
+
+
+def _result_without_memory(entry):
+    entry["outputs"][0]["buffer"] = None
+
+
+def _code_that_is_no_text(entry):
+    for code in entry["codes"].values():
+        code["before"] = None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _without_results,
+        _buffer_that_is_not_there,
+        _write_to_what_is_no_operand,
+        _result_without_memory,
+        _code_that_is_no_text,
+    ],
+)
+def test_entry_that_would_fail_after_loading(change, caplog):
+    """With the right digest: it counts as one that cannot be read."""
+    program = twice(gated)
+    compile_and_check(program, *tensors())
+    (path,) = entries()
+    good = path.read_bytes()
+    entry = json.loads(good.partition(b"\n")[2])
+    change(entry)
+    content = json.dumps(entry).encode()
+    path.write_bytes(region_cache._digest(path.name, content) + b"\n" + content)
+    with caplog.at_level(logging.WARNING, logger=region_cache.__name__):
+        assert compile_and_check(program, *tensors())[0] == {"lowered": 1}
+    assert len([r for r in caplog.records if r.name == region_cache.__name__]) == 1
+    assert path.read_bytes() == good
+    assert compile_and_check(program, *tensors())[0] == {"found": 1}
+
+
+def test_entry_that_cannot_be_read_is_removed(monkeypatch, caplog):
+    """Also where no other takes its place: the next process need not be warned again."""
+    compile_and_check(twice(gated), *tensors())
+    (path,) = entries()
+    path.write_bytes(b"not an entry")
+
+    def refuse(graph):
+        raise NotApartError("a test")
+
+    monkeypatch.setattr(region_bodies, "compile_alone", refuse)
+    assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 2, "CODE": 1}
+    assert not entries() and "cannot be read" in caplog.text
+
+
 def test_folder_that_cannot_be_written(caplog):
     Path(cache_dir()).mkdir(exist_ok=True)
     Path(cache_dir(), FOLDER).write_text("a file in the place of the folder")
@@ -216,6 +299,25 @@ def test_calls_of_operators():
     for _ in range(2):
         told, _ = compile_and_check(twice(sorted_), *tensors())
     assert told == {"found": 1}
+
+
+def test_lowering_replaced_by_hand(monkeypatch):
+    """A body that was lowered by the old rule is not taken, and what the new one makes is not kept."""
+    from torch._inductor.lowering import lowerings
+
+    program = twice(lambda x, w: (x @ w).sin() + 1)
+    assert compile_and_check(program, *tensors())[0] == {"lowered": 1}
+    (entry,) = entries()
+    sin, cos = torch.ops.aten.sin.default, torch.ops.aten.cos.default
+    monkeypatch.setitem(lowerings, sin, lowerings[cos])
+    shutil.rmtree(os.path.join(cache_dir(), "fxgraph"))
+    torch._dynamo.reset()
+    counters.clear()
+    x, w = tensors()
+    first = (x @ w).cos() + 1
+    torch.testing.assert_close(torch.compile(program)(x, w), (first, ((x + 1) @ w).cos() + 1))
+    assert dict(counters["region_bodies"]) == {"lowered": 1, "LOWERING": 1}
+    assert entries() == [entry]
 
 
 def test_refusal_is_told():

@@ -15,7 +15,6 @@ With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -31,8 +30,6 @@ from torch.fx import Graph, GraphModule, Node
 # In the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the places of the operands
 # that it writes to.
 OUTLINED = "region_outlined"
-# body that AOTAutograd has traced -> its graph, as it was then. Not in its ``meta``, which goes into cache keys.
-_traced: weakref.WeakKeyDictionary[GraphModule, Hashable] = weakref.WeakKeyDictionary()
 
 
 def number(value: Any) -> Hashable:
@@ -51,21 +48,6 @@ def body_of(subgraph: Any) -> Any:
 
 def outlined(body: Any) -> bool:
     return isinstance(body, GraphModule) and OUTLINED in body.meta
-
-
-def _written(body: GraphModule) -> Hashable:
-    return tuple((node.name, node.op, node.target, repr((node.args, node.kwargs))) for node in body.graph.nodes)
-
-
-def note_as_traced(body: Any) -> None:
-    """Notes that every node of ``body`` has the value that running it gives."""
-    if isinstance(body, GraphModule):
-        _traced[body] = _written(body)
-
-
-def is_as_traced(body: Any) -> bool:
-    """Whether no pass has changed ``body`` since it was noted."""
-    return isinstance(body, GraphModule) and body in _traced and _traced[body] == _written(body)
 
 
 def examples_of_results(body: GraphModule, name: str = "example_value") -> list[Any]:

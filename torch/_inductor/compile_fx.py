@@ -10,10 +10,8 @@ with calls of regions is compiled as a program with regions (Note [Off means off
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
-from torch._dynamo.regions.garbage import only_new_garbage
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import compiling, has_regions
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
@@ -49,26 +47,13 @@ def compile_fx(
     if not _calls_regions(model_):
         with compiling(has_regions()):
             return compile_it(*given, compile_region_name)
-    if config.cpp_wrapper or config.fx_wrapper:
-        inline_invoke_subgraph(model_)
-        model_.recompile()
     with compiling(True):
+        if config.cpp_wrapper or config.fx_wrapper:
+            inline_invoke_subgraph(model_)
+            model_.recompile()
         if not config_patches:
             ask_early(model_, example_inputs_)
         return call_with_room(compile_it, *given, compile_region_name)
-
-
-@replaces
-def compile_fx_backward(
-    gm: GraphModule,
-    example_inputs: Sequence[InputType],
-    compiler_config_extra: Any,
-    inner_compile: Callable[..., Any] = compile_fx_inner,
-) -> Any:
-    compile_it = stock("torch._inductor.compile_fx:compile_fx_backward")
-    calls = _calls_regions(gm)
-    with compiling(calls or has_regions()), only_new_garbage() if calls else nullcontext():
-        return compile_it(gm, example_inputs, compiler_config_extra, inner_compile)
 
 
 @replaces

@@ -15,6 +15,7 @@ from torch._inductor.fx_utils import get_fake
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.utils._release import RELEASE
 
 from torch_regions.overlay import replaces, stock
 
@@ -40,9 +41,18 @@ def _is_fake_tensor_same(
     compare = stock("torch._inductor.fx_utils:_is_fake_tensor_same")
     if not check_storage and _is_plain(new) and _is_plain(old):
         alike: bool = new.shape == old.shape and new.device == old.device
+        if RELEASE >= (2, 15):  # before, stock takes no notice of it
+            alike = alike and new.dtype == old.dtype
         return alike and (not check_strides or new.stride() == old.stride())
-    what = {"check_strides": check_strides, "check_storage": check_storage}
-    return compare(new, old, existing_storages, node=node, recursive_ids=recursive_ids, **what)
+    return compare(
+        new,
+        old,
+        existing_storages,
+        recursive_ids=recursive_ids,
+        check_storage=check_storage,
+        check_strides=check_strides,
+        node=node,
+    )
 
 
 def _is_plain(value: Any) -> bool:

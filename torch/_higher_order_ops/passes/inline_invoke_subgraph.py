@@ -1,4 +1,4 @@
-"""Overlay of torch._higher_order_ops.passes.inline_invoke_subgraph: a body belongs to one level of nesting.
+"""Overlay of torch._higher_order_ops.passes.inline_invoke_subgraph: bodies that are put back into the graph.
 
 Note [A body belongs to one level]
 AOTAutograd traces the graph and, by itself, each body; where it meets a body it looks for it among
@@ -6,23 +6,65 @@ the submodules of what it traces.  A body that is called both by a graph and fro
 body of that graph is found at the wrong place, and compiling fails.  Regions are cut out with that
 in mind (``_Cutter._body``), but afterwards a body that is called once is put back into the graph,
 and what it calls is one level higher than before.  So afterwards each level gets its own copy.
+
+Note [A module of a graph is visited once]
+Stock visits the descendants of each descendant, and leaves a body that was put back where it was, with all that is
+under it. So the number of visits, and of the times that a body's code is written, doubles with each level of nesting.
+Here each module is visited once, after its children, and a body goes when it is put back.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
-from torch.fx import GraphModule
+from torch._higher_order_ops.passes.inline_invoke_subgraph import count_subgraph_uses, inline_invoke_subgraph_nodes
+from torch.fx import GraphModule, Node
 
-from torch_regions.overlay import replaces, stock
+from torch_regions.overlay import replaces
 
 
 @replaces
 def inline_single_use_invoke_subgraph(gm: GraphModule) -> GraphModule:
-    gm = stock("torch._higher_order_ops.passes.inline_invoke_subgraph:inline_single_use_invoke_subgraph")(gm)
+    uses = count_subgraph_uses(gm)
+
+    def is_single(module: GraphModule, call: Node) -> bool:
+        body = call.args[0]
+        assert isinstance(body, Node)
+        configured = getattr(module, str(body.target)).meta.get("nested_region_config")
+        return uses[str(call.args[1])] == 1 and not configured
+
+    _put_back(gm, is_single, set())
     _Levels().part(gm, 0)
     return gm
+
+
+@replaces
+def inline_invoke_subgraph(gm: GraphModule) -> GraphModule:
+    _put_back(gm, lambda module, call: True, set())
+    return gm
+
+
+def _put_back(module: torch.nn.Module, chosen: Callable[[GraphModule, Node], bool], seen: set[int]) -> None:
+    """Puts the bodies of chosen calls into the graphs around them: Note [A module of a graph is visited once]."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    for child in list(module.children()):
+        _put_back(child, chosen, seen)
+    if not isinstance(module, GraphModule):
+        return
+    calls = module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
+    calls = [call for call in calls if chosen(module, call)]
+    if not calls:
+        return
+    names = {str(call.args[0].target) for call in calls}
+    inline_invoke_subgraph_nodes(module, calls)
+    names -= {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
+    for name in names:
+        delattr(module, name)
+    module.recompile()
 
 
 class _Levels:
@@ -48,9 +90,9 @@ class _Levels:
             if isinstance(body, GraphModule):
                 self.part(body, level + 1)
 
-    def _part_call(self, module: GraphModule, node: torch.fx.Node, level: int) -> bool:
+    def _part_call(self, module: GraphModule, node: Node, level: int) -> bool:
         where, identifier = node.args[0], str(node.args[1])
-        assert isinstance(where, torch.fx.Node)
+        assert isinstance(where, Node)
         if self._level.setdefault(identifier, level) == level:
             return False
         if (identifier, level) not in self._copies:

@@ -8,6 +8,7 @@ for a ``BypassReason`` that is logged.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import json
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch._inductor import config, ir
 from torch._inductor.codecache import FxGraphCachePickler, FxGraphHashDetails, write_atomic
+from torch._inductor.lowering import lowerings
 from torch._inductor.regions.memory import RegionMemory, RegionOutput
 from torch._inductor.regions.object_code import BodyCode, Kernel
 from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -33,6 +35,8 @@ from torch.fx.operator_facts import NAMESPACES_OF_TORCH
 log = logging.getLogger(__name__)
 
 FOLDER = "regions"
+# What lowers each operator when Inductor is imported; what a program puts in its place later is in no key.
+_LOWERINGS = {target: lower for target, lower in lowerings.items() if isinstance(target, OpOverload)}
 
 
 class BypassReason(enum.Enum):
@@ -48,7 +52,7 @@ class BypassReason(enum.Enum):
     RECORDED = "where its kernels come from is being recorded"
     ATTRIBUTE = "it has a constant, or a body in it"
     OPERATOR = "it calls something else than an operator of torch's"
-    LOWERING = "an operator has a lowering of the user's"
+    LOWERING = "an operator has a lowering of the user's, or lowerings were replaced by hand"
     VALUE = "a value in it is no plain tensor"
     UNKEYABLE = "something in it has no key"
     CONSTANT = "lowering made a constant"
@@ -166,6 +170,9 @@ def _check_surroundings(around: Any) -> None:
         raise BodyBypass(BypassReason.AUTOTUNED)
     if config.trace.enabled or config.trace.provenance_tracking_level:
         raise BodyBypass(BypassReason.RECORDED)
+    # The lowering of one operator may call that of any other.
+    if replaced := next((target for target, lower in _LOWERINGS.items() if lowerings.get(target) is not lower), None):
+        raise BodyBypass(BypassReason.LOWERING, replaced)
     # Stock registers a function of its own that makes the scheduling of the configured backend.
     scheduling: Any = get_scheduling_for_device("cpu")
     registered = (getattr(scheduling, "__module__", None), get_wrapper_codegen_for_device("cpu"))
@@ -265,34 +272,62 @@ def save(key: str, body: CachedBody) -> None:
     entry = {"outputs": outputs, "buffers": [_plain(b) for b in memory.buffers], "mutated": memory.mutated}
     codes = {donated: asdict(code) for donated, code in sorted(body.codes.items())}
     content = json.dumps({**entry, "codes": codes}).encode()
-    digest = hashlib.sha256(content).hexdigest().encode()
     try:
-        write_atomic(_path(key), digest + b"\n" + content, make_dirs=True)
+        write_atomic(_path(key), _digest(key, content) + b"\n" + content, make_dirs=True)
     except OSError as error:
         _say(_path(key), f"cannot be written: {error}")
 
 
-def load(key: str) -> CachedBody | None:
-    """The body that was kept under a key.  An entry that cannot be read counts as none, and is reported once."""
+def load(key: str, results: int, operands: int) -> CachedBody | None:
+    """The body that was kept under a key.
+
+    An entry that cannot be read, is of another key, or is not of a body with so many results and operands, counts as
+    none: it is reported once and removed.
+    """
     path = _path(key)
     try:
         with open(path, "rb") as file:
             digest, _, content = file.read().partition(b"\n")
-        if hashlib.sha256(content).hexdigest().encode() != digest:
-            raise ValueError("it is damaged")
+        if _digest(key, content) != digest:
+            raise ValueError("it is damaged, or of another key")
         entry = json.loads(content)
         outputs = [RegionOutput(value=ir.NoneAsConstantBuffer()) if o is None else _output(o) for o in entry["outputs"]]
         memory = RegionMemory(outputs, [_layout(b) for b in entry["buffers"]], entry["mutated"])
+        _check_memory(memory, results, operands)
         return CachedBody(memory, {donated: _code(code) for donated, code in entry["codes"].items()})
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Exception as error:
         _say(path, f"cannot be read, and is compiled anew: {type(error).__name__}: {error}")
+        with contextlib.suppress(OSError):
+            os.unlink(path)
         return None
 
 
+def _digest(key: str, content: bytes) -> bytes:
+    # With the key: an entry that was moved or copied to another key is another body's.
+    return hashlib.sha256(key.encode() + b"\n" + content).hexdigest().encode()
+
+
+def _check_memory(memory: RegionMemory, results: int, operands: int) -> None:
+    """Raises ``ValueError`` where ``memory`` would fail in a call: then it is too late for another body."""
+    if len(memory.outputs) != results:
+        raise ValueError(f"it has {len(memory.outputs)} results, not {results}")
+    indices = [(output.operand, operands) for output in memory.outputs if output.operand is not None]
+    indices += [(output.buffer, len(memory.buffers)) for output in memory.outputs if output.buffer is not None]
+    indices += [(index, operands) for index in memory.mutated]
+    if any(type(index) is not int or not 0 <= index < count for index, count in indices):
+        raise ValueError("it refers to an operand or a buffer that is not there")
+    if any((output.layout is None) != (output.operand is output.buffer is None) for output in memory.outputs):
+        raise ValueError("a result has no memory")
+
+
 def _code(plain: dict[str, Any]) -> BodyCode:
-    return BodyCode(plain["before"], [Kernel(**kernel) for kernel in plain["kernels"]], plain["after"])
+    code = BodyCode(plain["before"], [Kernel(**kernel) for kernel in plain["kernels"]], plain["after"])
+    texts = [code.before, code.after, *(text for kernel in code.kernels for text in asdict(kernel).values())]
+    if any(type(text) is not str for text in texts):
+        raise ValueError("its code is no text")
+    return code
 
 
 _said: set[str] = set()

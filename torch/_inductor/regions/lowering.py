@@ -6,10 +6,11 @@ with the donations of the graph around it. See Note [The memory of a region's ou
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
-from torch._inductor import ir
+from torch._inductor import config, ir
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.regions.bodies import prepare
 from torch._inductor.regions.memory import rebuild, strides_of_body, substitution, translated
@@ -21,9 +22,22 @@ def lower_call(subgraph: Any, identifier: str, *operands: Any) -> list[Any]:
     """The results of a call; views of buffers among them, so no box is put around them as stock does."""
     given = [ir.InvokeSubgraph.realize_input(x) for x in operands]
     if subgraph.graph is None:
-        prepare(subgraph, _example_operands(subgraph))
+        with _configured(subgraph):
+            prepare(subgraph, _example_operands(subgraph))
     symbols = substitution(subgraph.graph, given)
     return _call(subgraph, given, _constrained(subgraph, given, symbols), symbols)
+
+
+def _configured(subgraph: Any) -> AbstractContextManager[Any]:
+    """Sets the options of Inductor that the region's mark asks for, which code generation finds at ``subgraph``.
+
+    2.13 has no such options.
+    """
+    if getattr(subgraph, "inductor_config_patches", None) is None:
+        mark = V.graph.current_node.meta.get("custom", {}).get("nested_region_config")
+        subgraph.inductor_config_patches = getattr(mark, "inductor_config_patches", None)
+    patches, options = subgraph.inductor_config_patches, cast(Any, config)
+    return options.patch(patches) if patches else nullcontext()  # type: ignore[no-any-return]
 
 
 def _example_operands(subgraph: Any) -> list[Any]:
