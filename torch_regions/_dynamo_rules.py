@@ -66,6 +66,14 @@ def _with_overlay_files(function: Callable[..., Any], known: dict[str, str]) -> 
     return files
 
 
+def take_back(module: ModuleType) -> None:
+    """Undo `apply`."""
+    for name in MODULES.get(module.__name__, ()):
+        function = getattr(module, name)
+        if hasattr(function, "_torch_regions"):
+            setattr(module, name, function.__wrapped__)
+
+
 def apply(module: ModuleType, files: dict[str, str]) -> None:
     """Wrap the functions of `module` that judge files, if it is one of MODULES."""
     names = MODULES.get(module.__name__)

@@ -1,8 +1,10 @@
-"""The overlay as a series of patches for torch's source tree: one for each system, made for ``git am``."""
+"""The overlay as a series of patches for torch's source tree, each with its tests: one a system, for ``git am``."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
 import tempfile
 import textwrap
@@ -10,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch_regions._merge as _merge
+import torch_regions._systems as _systems
 from torch_regions._errors import OverlayError
 
 
@@ -18,84 +21,31 @@ if TYPE_CHECKING:
     from torch_regions._verify import StockSources
 
 _AUTHOR = ("torch-regions", "torch-regions@invalid")
+# Where the tests of the series are in torch's tree, and which of ours they are
+_TESTS = "test/regions"
+_TEST_FOLDERS = ("testing", "dynamo", "functorch", "fx", "higher_order_ops", "inductor", "subclasses")
+_IS_OF_LOADER = re.compile(r"^\s*(from|import) (torch_regions|overlay_tools)\b", re.MULTILINE)
+_PYTEST = f"[pytest]\npythonpath = . {' '.join(_TEST_FOLDERS)}\naddopts = --import-mode=importlib\n"
 _DATE = "2026-01-01T00:00:00+0000"  # the same text for the same overlay
-
-
-@dataclass(frozen=True)
-class System:
-    """What one patch is about. A module belongs to the first system that has a beginning of its name."""
-
-    title: str
-    modules: tuple[str, ...]
-
-
-SYSTEMS = (
-    System("Trace bodies with wrap semantics", ("torch._dynamo.subgraph_", "torch._dynamo.variables.higher_order_ops")),
-    System(
-        "Find and outline repeated regions",
-        (
-            "torch._dynamo.graph_deduplication",
-            "torch._dynamo.graph_region_tracker",
-            "torch._dynamo.output_graph",
-            "torch._dynamo.regions.frame",
-            "torch._dynamo.regions.keys",
-            "torch._dynamo.regions.outcomes",
-            "torch._dynamo.regions.outline",
-            "torch._dynamo.regions.stack_trace",
-            "torch.fx.operator_facts",
-            "torch.utils._ambient_state",
-        ),
-    ),
-    System("Reuse traced regions", ("torch._guards", "torch._dynamo.")),
-    System(
-        "Keep compiled regions and find them again",
-        (
-            "torch._functorch._aot_autograd.autograd_cache",
-            "torch._functorch._aot_autograd.canonical_",
-            "torch._inductor.codecache",
-            "torch._inductor.regions.bodies",
-            "torch._inductor.regions.cache",
-            "torch._inductor.regions.object_code",
-            "torch._inductor.runtime.cache_",
-        ),
-    ),
-    System(
-        "Pay for a call of a region by its boundary",
-        (
-            "torch._functorch.",
-            "torch._higher_order_ops.",
-            "torch._inductor.",
-            "torch._ops",
-            "torch._subclasses.",
-            "torch.fx.",
-            "torch.utils.",
-        ),
-    ),
-)
 
 
 @dataclass
 class _Patch:
-    system: System
+    system: _systems.System
     rows: list[Replacement] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)  # path in torch's source tree -> text
-
-
-def system_of(module: str) -> System:
-    """The system that a module belongs to.  Raises ``OverlayError``."""
-    for system in SYSTEMS:
-        if module.startswith(system.modules):
-            return system
-    raise OverlayError(f"{module} belongs to no system: add it to SYSTEMS in _export.py")
+    tests: list[str] = field(default_factory=list)  # those among the files
 
 
 def patches(manifest: Manifest, files: dict[str, str], sources: StockSources) -> tuple[list[_Patch], dict[str, str]]:
     """What each patch changes, and the stock texts of the files that are changed."""
-    found = {system: _Patch(system) for system in SYSTEMS}
+    found = {system: _Patch(system) for system in _systems.SYSTEMS}
     stock_texts: dict[str, str] = {}
     for module, ours in sorted(files.items()):
         rows = [row for row in manifest.rows if row.module == module]
-        patch = found[system_of(module)]
+        if not rows:
+            continue  # all that is in the file is for other releases
+        patch = found[_systems.system_of(module)]
         patch.rows += rows
         stock = sources.path(module)
         path = f"{module.replace('.', '/')}{'/__init__' if ours.endswith('__init__.py') else ''}.py"
@@ -103,9 +53,35 @@ def patches(manifest: Manifest, files: dict[str, str], sources: StockSources) ->
         if stock is not None:
             stock_texts[path] = _read(stock)
         if any(row.kind == "symbol" for row in rows):
-            text = _merge.merge(stock_texts[path], text, module)
+            text = _merge.merge(stock_texts[path], _merge.only(text, {row.symbol for row in rows}), module)
         patch.files[path] = text
     return [patch for patch in found.values() if patch.files], stock_texts
+
+
+def add_tests(series: list[_Patch], root: str) -> None:
+    """Adds the tests of `root`, if it has any, to the patches that they test; helpers come with the first patch."""
+    for path in _test_files(root):
+        text = _read(os.path.join(root, "test", *path.split("/")))
+        is_test = path.rpartition("/")[2].startswith("test_")
+        if is_test and _IS_OF_LOADER.search(text):
+            continue
+        wanted = _systems.system_of_test(path) if is_test else series[0].system
+        patch = next(patch for patch in series if patch.system is wanted)
+        patch.files[f"{_TESTS}/{path}"] = text
+        if is_test:
+            patch.tests.append(path)
+    if any(patch.tests for patch in series):
+        series[0].files[f"{_TESTS}/pytest.ini"] = _PYTEST
+
+
+def _test_files(root: str) -> list[str]:
+    """Tests of regions and what they import, by their path under `test/`; none of the loader, and none of models."""
+    found = []
+    for folder in ("", *_TEST_FOLDERS):
+        where = os.path.join(root, "test", folder)
+        names = sorted(os.listdir(where)) if os.path.isdir(where) else []
+        found += [f"{folder}/{name}".lstrip("/") for name in names if name.endswith(".py")]
+    return found
 
 
 def _read(path: str) -> str:
@@ -114,9 +90,14 @@ def _read(path: str) -> str:
 
 
 def _message(patch: _Patch) -> str:
-    lines = [patch.system.title, ""]
+    lines = [patch.system.title, "", *textwrap.wrap(patch.system.why, 72, break_on_hyphens=False), ""]
     for row in patch.rows:
         lines += textwrap.wrap(f"{row.target}: {row.purpose}", 72, initial_indent="- ", subsequent_indent="  ")
+        if row.always:
+            why = f"It runs without regions too: {row.always}"
+            lines += textwrap.wrap(why, 72, initial_indent="  ", subsequent_indent="  ")
+    if patch.tests:
+        lines += ["", "Tests:", *(f"- {_TESTS}/{path}" for path in patch.tests)]
     return "\n".join(lines) + "\n"
 
 
@@ -128,14 +109,26 @@ def _write(folder: str, texts: dict[str, str]) -> None:
             stream.write(text)
 
 
-def export(target: str, manifest: Manifest, files: dict[str, str], sources: StockSources, release: str) -> list[str]:
+def export(
+    target: str,
+    manifest: Manifest,
+    files: dict[str, str],
+    sources: StockSources,
+    release: str,
+    force: bool = False,
+    root: str | None = None,
+) -> list[str]:
     """Writes the series into the folder ``target``; returns the names of its files, in order.
 
-    Raises ``OverlayError`` where an extension cannot be written into its module, or git is missing or fails.
+    With ``root``, the tests in its folder ``test`` are part of the patches.
+
+    Raises ``OverlayError`` where an extension cannot be written into its module, git is missing or fails, or something
+    else has the name of a patch and ``force`` is not set. Then nothing is written.
     """
     series, stock_texts = patches(manifest, files, sources)
-    os.makedirs(target, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    if root is not None:
+        add_tests(series, root)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as made:
         _git(folder, "init", "-q")
         _write(folder, stock_texts)
         _commit(folder, f"torch {release}\n")
@@ -143,8 +136,52 @@ def export(target: str, manifest: Manifest, files: dict[str, str], sources: Stoc
             _write(folder, patch.files)
             _commit(folder, _message(patch))
         options = ("--no-signature", "--zero-commit", "--no-stat")
-        output = _git(folder, "format-patch", *options, "-o", os.path.abspath(target), f"HEAD~{len(series)}")
-    return [os.path.basename(line) for line in output.splitlines()]
+        output = _git(folder, "format-patch", *options, "-o", made, f"HEAD~{len(series)}")
+        contents = {os.path.basename(line): _read_bytes(line) for line in output.splitlines()}
+    os.makedirs(target, exist_ok=True)
+    for name, content in contents.items():
+        _check_free(os.path.join(target, name), content, force)
+    for name, content in contents.items():
+        _replace(os.path.join(target, name), content)
+    return list(contents)
+
+
+def _check_free(path: str, content: bytes, force: bool) -> None:
+    """Raises ``OverlayError`` if something other than ``content`` is there; under ``force``, if a folder is."""
+    if not os.path.lexists(path):
+        return
+    if os.path.islink(path):
+        found = f"a link to {os.readlink(path)}"
+    elif os.path.isdir(path):
+        raise OverlayError(f"nothing is exported: {path} is a folder. Move it away, or export into another folder")
+    elif os.path.isfile(path) and _read_bytes(path) == content:
+        return
+    else:
+        found = "a file with another content" if os.path.isfile(path) else "no plain file"
+    if not force:
+        raise OverlayError(
+            f"nothing is exported: {path} is {found}. Export into an empty folder, or replace it with --force"
+        )
+
+
+def _read_bytes(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Writes a file in the place of whatever has its name: what a link points to stays as it is."""
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, f".{name}.{os.getpid()}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
 
 
 def _commit(folder: str, message: str) -> None:

@@ -13,6 +13,7 @@ from torch_regions._patch import Patch, restore
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from torch_regions._loader import OverlayLoader
@@ -28,7 +29,7 @@ def _collect(recorder: overlay.Recorder, path: str) -> dict[str, Any]:
     before = recorder.before
     added = {}
     for name, value in vars(recorder.module).items():
-        if name in _NOT_OURS or isinstance(value, overlay.Marker):
+        if name in _NOT_OURS or name in recorder.unmatched or isinstance(value, overlay.Marker):
             continue
         if name not in before:
             added[name] = value
@@ -57,10 +58,17 @@ def _check_kinds(recorder: overlay.Recorder, path: str, always: frozenset[str]) 
             raise OverlayError(f"{path}: {symbol} is no function that can be switched; its row has to say 'always'")
 
 
-def extend(module: ModuleType, loader: OverlayLoader, always: frozenset[str] = frozenset()) -> Patch:
+def extend(
+    module: ModuleType,
+    loader: OverlayLoader,
+    always: frozenset[str] = frozenset(),
+    left_out: frozenset[str] = frozenset(),
+    begun: Callable[[Patch], object] | None = None,
+) -> Patch:
     """Execute an extension file after its stock module.
 
-    Targets among `always` are replaced; the others are switched on for compiles with regions.
+    Targets among `left_out` stay stock's, targets among `always` are replaced, and the others are switched on for
+    compiles with regions. `begun` is given the patch before anything is changed.
 
     Raises OverlayError when the file does not fit the module, and whatever the file itself raises; the module is
     then as stock left it.
@@ -70,57 +78,68 @@ def extend(module: ModuleType, loader: OverlayLoader, always: frozenset[str] = f
     if annotations is not None:
         vars(module)["__annotations__"] = dict(annotations)
     path = loader.path
-    recorder = overlay.Recorder(module)
+    recorder = overlay.Recorder(module, left_out)
     if annotations is not None:
         recorder.before["__annotations__"] = annotations
+    patch = Patch(module, recorder.before)
+    if begun is not None:
+        begun(patch)
     try:
         with recorder:
             exec(loader.get_code(module.__name__), vars(module))
         added = _collect(recorder, path)
         _check_kinds(recorder, path, always)
-    except BaseException:
         restore(module, recorder.before)
+        vars(module).update(added)
+        _put(patch, recorder, always, left_out)
+        for new in [*added.values(), *recorder.marked.values()]:
+            if isinstance(new, type) and new.__module__ == module.__name__:
+                _sources.register(new, path)
+        patch.settle()
+    except BaseException:
+        patch.undo()
         raise
-    restore(module, recorder.before)
-    vars(module).update(added)
-    patch = Patch(module, recorder.before)
-    for symbol, new in recorder.marked.items():
-        old = overlay.lookup(recorder.before, symbol)
-        if f"{module.__name__}:{symbol}" in always:
-            patch.put(symbol, old, new)
-        else:
-            patch.switch(symbol, getattr(old, "__func__", old), getattr(new, "__func__", new))
-    for new in [*added.values(), *recorder.marked.values()]:
-        if isinstance(new, type) and new.__module__ == module.__name__:
-            _sources.register(new, path)
-    patch.settle()
     return patch
 
 
-def replace_loaded(module: ModuleType, loader: OverlayLoader) -> Patch:
+def _put(patch: Patch, recorder: overlay.Recorder, always: frozenset[str], left_out: frozenset[str]) -> None:
+    for symbol, new in recorder.marked.items():
+        old = overlay.lookup(recorder.before, symbol)
+        target = f"{patch.module.__name__}:{symbol}"
+        if target in left_out:
+            continue
+        if target in always:
+            patch.put(symbol, old, new)
+        else:
+            patch.switch(symbol, getattr(old, "__func__", old), getattr(new, "__func__", new))
+
+
+def replace_loaded(module: ModuleType, loader: OverlayLoader, begun: Callable[[Patch], object] | None = None) -> Patch:
     """Replace a whole module that others have imported already, keeping the module object.
 
-    Raises whatever the file raises; the module is then as it was.
+    `begun` is given the patch before anything is changed. Raises whatever the file raises; the module is then as it
+    was.
     """
     before = Snapshot(vars(module))
     namespace = vars(module)
     spec = getattr(module, "__spec__", None)
-    old_origin = getattr(spec, "origin", None)
     kept = {name: before[name] for name in ("__name__", "__package__", "__spec__", "__builtins__") if name in before}
-    namespace.clear()
-    namespace.update(kept, __file__=loader.path, __loader__=loader)
+    patch = Patch(module, before, (spec.origin, spec.loader) if spec is not None and spec.origin else None)
+    if begun is not None:
+        begun(patch)
     try:
+        namespace.clear()
+        namespace.update(kept, __file__=loader.path, __loader__=loader)
         exec(loader.get_code(module.__name__), namespace)
+        if spec is not None and spec.origin is not None:
+            spec.origin, spec.loader = loader.path, loader
+        for name, old in before.items():
+            new = namespace.get(name, old)
+            own = isinstance(old, (type, FunctionType)) and old.__module__ == module.__name__
+            if own and new is not old:
+                patch.put(name, old, new)
+        patch.settle()
     except BaseException:
-        restore(module, before)
+        patch.undo()
         raise
-    if spec is not None and old_origin is not None:
-        spec.origin, spec.loader = loader.path, loader
-    patch = Patch(module, before)
-    for name, old in before.items():
-        new = namespace.get(name, old)
-        own = isinstance(old, (type, FunctionType)) and old.__module__ == module.__name__
-        if own and new is not old:
-            patch.put(name, old, new)
-    patch.settle()
     return patch

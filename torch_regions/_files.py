@@ -22,6 +22,7 @@ class Finder(Protocol):
     decision: Any
     pending_modules: frozenset[str]
     always: frozenset[str]
+    left_out: frozenset[str]
     codes: dict[str, CodeType]
 
     def decide(self) -> bool:

@@ -45,6 +45,8 @@ class OverlayFinder:
         self.pending_modules: frozenset[str] = frozenset()
         # Targets whose replacement runs in every program; the others are switched. Known with the above.
         self.always: frozenset[str] = frozenset()
+        # Targets whose rows are of a group that is not used: they stay stock's. Known with the above.
+        self.left_out: frozenset[str] = frozenset()
         # Every overlay file compiled, so that one that is no Python is found before anything is used.
         self.codes: dict[str, CodeType] = {}
         self._names = TRIGGERS | self.files.keys()
@@ -88,11 +90,17 @@ class OverlayFinder:
                     self._stand_ins.take_away()
                     try:
                         decision = _decide.decide(self)
+                    except BaseException:
+                        if self.decision is None:
+                            self._stand_ins.place()  # interrupted: the next one who asks decides anew
+                        raise
                     finally:
                         self._committing = False
                     self.decision = decision
         if not decision.active:
             decision.tell()
+        elif decision.mismatches:
+            decision.tell_of_groups()
         return decision.active
 
     def find_spec(

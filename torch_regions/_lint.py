@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from torch_regions._verify import StockSources
 
 
-def lint(files: dict[str, str], manifest: Manifest, sources: StockSources) -> list[str]:
+def lint(files: dict[str, str], manifest: Manifest, sources: StockSources, release: str) -> list[str]:
     """All that does not fit, each a sentence; empty when all is well. Raises SyntaxError."""
     found = _rows_against_symbols(files, manifest, sources)
     for row in manifest.rows:
-        if row.module not in files:
+        if row.module not in files or not row.is_for(release):
             continue
         if row.kind == "module":
             found += _missing_exports(row.module, files[row.module], sources)
@@ -99,6 +99,13 @@ def _parameters(node: ast.stmt) -> list[tuple[str, str]] | None:
     return [(kind, argument.arg) for kind, group in groups for argument in group]
 
 
+def _serves(after: list[tuple[str, str]], before: list[tuple[str, str]]) -> bool:
+    """Whether whatever is passed for some parameters fits others; those that only have names come in any order."""
+    by_place = [each for each in before if each[0] not in ("keyword", "**")]
+    same = [each for each in after if each[0] not in ("keyword", "**")][: len(by_place)] == by_place
+    return same and set(before) <= set(after)
+
+
 def _signature(module: str, symbol: str, path: str, sources: StockSources) -> list[str]:
     """Callers of a replaced function pass what stock's takes."""
     ours = _marks.marks(_fingerprint.parse(path)).get(symbol)
@@ -107,7 +114,7 @@ def _signature(module: str, symbol: str, path: str, sources: StockSources) -> li
     if ours is None or not stock:
         return []
     before, after = _parameters(stock[-1]), _parameters(ours)
-    if before is None or after is None or after[: len(before)] == before:
+    if before is None or after is None or _serves(after, before):
         return []
     return [f"{module}:{symbol} takes {_names(after)}, stock's takes {_names(before)}"]
 

@@ -15,7 +15,7 @@ from torch_regions._loader import OverlayLoader
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -36,23 +36,25 @@ class StockLoader(SourceFileLoader):
         after_stock(module, self.extension, self.finder)
 
 
-def after_stock(module: ModuleType, extension: str | None, finder: Finder) -> Patch | None:
-    """What is done to a stock module once it was executed; returns the patch, if there is one.
+def after_stock(
+    module: ModuleType, extension: str | None, finder: Finder, begun: Callable[[Patch], object] | None = None
+) -> None:
+    """What is done to a stock module once it was executed; `begun` is given the patch, if there is one, beforehand.
 
     Raises OverlayError when the extension does not fit.
     """
-    patch = None
     if extension is not None:
-        patch = guarded(_extend.extend, module, extension, finder, finder.always)
+        guarded(_extend.extend, module, extension, finder, finder.always, finder.left_out, begun)
     _dynamo_rules.apply(module, finder.files)
-    return patch
 
 
-def replace_and_apply(module: ModuleType, path: str, finder: Finder) -> Patch:
-    """Replace a whole module that is loaded already. Raises OverlayError when the file fails."""
-    patch: Patch = guarded(_extend.replace_loaded, module, path, finder)
+def replace_and_apply(module: ModuleType, path: str, finder: Finder, begun: Callable[[Patch], object]) -> None:
+    """Replace a whole module that is loaded already; `begun` is given the patch beforehand.
+
+    Raises OverlayError when the file fails.
+    """
+    guarded(_extend.replace_loaded, module, path, finder, begun)
     _dynamo_rules.apply(module, finder.files)
-    return patch
 
 
 def guarded(apply: Any, module: ModuleType, path: str, finder: Finder, *more: Any) -> Any:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from torch_regions._errors import ManifestError
+from torch_regions._groups import CORE, GROUPS
 
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -16,11 +20,11 @@ else:
 
 FORMAT = 1
 NAME = "manifest.toml"
-# "core": results depend on it. "cost": what a call of a region costs. "cache": the canonical key of AOTAutogradCache
-# and what belongs to it. "speed": a short way through a function that programs without regions run too.
-GROUPS = ("core", "cost", "cache", "speed")
 # Rows of these never run in a compile without flag and mark.
 NEVER_ALWAYS = ("cost", "speed")
+
+# In the place of a sha256: that release has no such name, and the file that uses it asks for the release first.
+ABSENT = "absent"
 
 Hashes = dict[str, str]  # torch release -> sha256
 
@@ -47,6 +51,11 @@ class Replacement:
     group: str
     # Why it runs in programs without flag and mark too; empty when it does not.
     always: str
+    # The releases that it is for; empty when it is for all of them
+    releases: tuple[str, ...] = ()
+
+    def is_for(self, release: str) -> bool:
+        return not self.releases or release in self.releases
 
     @property
     def module(self) -> str:
@@ -64,6 +73,27 @@ class Manifest:
     loader_uses: dict[str, Hashes]
     # release -> stock file, relative to torch's folder -> sha256 of its bytes
     stock_files: dict[str, Hashes]
+
+    def symbols_of(self, groups: Iterable[str]) -> frozenset[str]:
+        """The stock symbols that the rows of some groups replace."""
+        wanted = frozenset(groups)
+        return frozenset(row.target for row in self.rows if row.kind == "symbol" and row.group in wanted)
+
+    def not_for(self, release: str) -> frozenset[str]:
+        """The targets that stay stock's on one release, because their rows are for others."""
+        return frozenset(row.target for row in self.rows if not row.is_for(release))
+
+    def on(self, release: str) -> Manifest:
+        """The manifest without the rows that are for other releases."""
+        return replace(self, rows=tuple(row for row in self.rows if row.is_for(release)))
+
+    def groups_by_target(self) -> dict[str, frozenset[str]]:
+        """The groups of the rows that depend on each stock source; the loader's own go with `core`."""
+        found: dict[str, frozenset[str]] = dict.fromkeys(self.loader_uses, frozenset({CORE}))
+        for row in self.rows:
+            for target in (row.target, *row.uses):
+                found[target] = found.get(target, frozenset()) | {row.group}
+        return found
 
     def hashes(self) -> dict[str, Hashes]:
         """Every stock source the overlay depends on, with its fingerprints."""
@@ -119,6 +149,9 @@ def _row(table: Any) -> Replacement:
         raise ManifestError(
             f"{NAME}: {where}: a whole module is there in every program, and has to say why in 'always'"
         )
+    only = _field(table, "releases", list, where, [])
+    if only and kind != "symbol":
+        raise ManifestError(f"{NAME}: {where}: only a row of the kind 'symbol' can be for some releases alone")
     return Replacement(
         group=group,
         always=always,
@@ -132,6 +165,7 @@ def _row(table: Any) -> Replacement:
             release: _hashes(_field(table["parts"], release, dict, where), f"{where}: parts")
             for release in _field(table, "parts", dict, where, {})
         },
+        releases=tuple(str(release) for release in only),
     )
 
 

@@ -7,20 +7,23 @@ defines comes at the end, where the loader runs it.  A stock definition that our
 from __future__ import annotations
 
 import ast
+import collections
 import re
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch_regions._fingerprint as _fingerprint
+import torch_regions._inline as _inline
 import torch_regions._marks as _marks
 from torch_regions._errors import OverlayError
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
-PREFIX = "_stock_"
+PREFIX = "_inner_"
 _FUTURE = "from __future__ import annotations\n"
 
 
@@ -75,18 +78,28 @@ class _Definition:
 def merge(stock: str, ours: str, module: str) -> str:
     """The text of a stock module with an extension in it.  Raises ``MergeError``."""
     into = _Text(stock)
-    kept = {symbol: _reference(into.tree, symbol) for symbol in _called_stock(ast.parse(ours), module)}
+    calls = _called_stock(ast.parse(ours), module)
+    kept = {symbol: _reference(into.tree, symbol) for symbol in calls}
     definitions, at_top, at_end = _apart(_without_stock_calls(ours, module, kept), module)
     for definition in definitions:
-        _replace(into, definition, definition.symbol in kept)
+        _replace(into, definition, kept.get(definition.symbol), calls.get(definition.symbol, 0))
     _insert_imports(into, at_top)
     end = at_end.strip("\n")
     return into.result().rstrip("\n") + "\n" + (f"\n\n{end}\n" if end else "")
 
 
-def _called_stock(tree: ast.Module, module: str) -> dict[str, None]:
-    """Symbols of the stock module that ours calls, in order."""
-    return dict.fromkeys(symbol for _, symbol in _stock_calls(tree, module))
+def only(ours: str, symbols: Collection[str | None]) -> str:
+    """An extension without its replacements of other symbols, which are for other releases."""
+    text = _Text(ours)
+    for symbol, node in _marks.marks(text.tree).items():
+        if symbol not in symbols:
+            text.put(*text.whole_lines(node, comments=True), "")
+    return text.result()
+
+
+def _called_stock(tree: ast.Module, module: str) -> collections.Counter[str]:
+    """Symbols of the stock module that ours calls, and at how many places."""
+    return collections.Counter(symbol for _, symbol in _stock_calls(tree, module))
 
 
 def _stock_calls(tree: ast.Module, module: str) -> list[tuple[ast.Call, str]]:
@@ -185,20 +198,28 @@ def _unmarked(text: _Text, node: ast.stmt, symbol: str, start: int, end: int) ->
     return "".join(line for number, line in enumerate(lines) if number not in dropped)
 
 
-def _replace(into: _Text, definition: _Definition, keep: bool) -> None:
+def _replace(into: _Text, definition: _Definition, reference: str | None, calls: int) -> None:
+    """Writes one of ours where stock's stands; ``reference`` is how ours calls stock's, at how many places."""
     node = _definition(into.tree, definition.symbol)
     start, end = into.whole_lines(node)
     indent = " " * node.col_offset
-    new = re.sub(r"(?m)^(?=.)", indent, definition.text) if indent else definition.text
-    if keep:
-        old = into.text[start:end]
-        head = into.offset(node.lineno, 0) - start
-        name = PREFIX + node.name.strip("_")
-        old = old[:head] + old[head:].replace(f"def {node.name}(", f"def {name}(", 1)
-        if f"def {name}(" not in old:
-            raise MergeError(f"{definition.symbol} cannot be kept under another name")
-        new = old + ("\n" if indent else "\n\n") + new
-    into.put(start, end, new)
+    new = definition.text
+    if reference is not None:
+        old = textwrap.dedent(into.text[start:end])
+        # Another definition of ours may call stock's too.
+        merged = _inline.inline(new, old, reference) if calls == 1 else None
+        new = merged if merged is not None else _beside(old, node, definition, bool(indent))
+    into.put(start, end, re.sub(r"(?m)^(?=.)", indent, new) if indent else new)
+
+
+def _beside(old: str, node: ast.AST, definition: _Definition, in_class: bool) -> str:
+    """Stock's function under another name, and ours."""
+    assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    name = PREFIX + node.name.strip("_")
+    renamed = re.sub(rf"(?m)^(async )?def {re.escape(node.name)}\(", rf"\1def {name}(", old, count=1)
+    if renamed == old:
+        raise MergeError(f"{definition.symbol} cannot be kept under another name")
+    return renamed + ("\n" if in_class else "\n\n") + definition.text
 
 
 def _insert_imports(into: _Text, at_top: list[ast.Import | ast.ImportFrom]) -> None:

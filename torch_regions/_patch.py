@@ -21,6 +21,8 @@ class Patch:
 
     module: ModuleType
     before: Snapshot
+    # Origin and loader of the spec of a stock module that was replaced whole
+    spec: tuple[str, Any] | None = None
     # (symbol, stock object, our object)
     replaced: list[tuple[str, Box, Box]] = field(default_factory=list)
     # symbols of stock functions that are switched
@@ -30,20 +32,21 @@ class Patch:
 
     def put(self, symbol: str, old: Any, new: Any) -> None:
         """Let `new` take the place of `old`, whose place is the attribute `symbol`."""
+        box = Box(old)
+        # Noted first: what an interrupt leaves half done is undone as well.
+        self.replaced.append((symbol, box, Box(new)))
         first, _, last = symbol.rpartition(".")
         if first:
             setattr(overlay.lookup(vars(self.module), first), last, new)
         else:
             vars(self.module)[symbol] = new
-        box = Box(old)
         overlay.remember(self.module.__name__, symbol, box)
-        self.replaced.append((symbol, box, Box(new)))
 
     def switch(self, symbol: str, place: Any, ours: Any) -> None:
         """Let `ours` run in the place of a stock function while a program with regions is compiled."""
+        self.switched.append(symbol)
         target = f"{self.module.__name__}:{symbol}"
         overlay.remember(self.module.__name__, symbol, _switch.add(target, place, ours).stock)
-        self.switched.append(symbol)
 
     def settle(self) -> None:
         """Give ours to everyone who got hold of a stock object before it was replaced."""
@@ -61,7 +64,9 @@ class Patch:
             overlay.forget(self.module.__name__, symbol)
         self.switched.clear()
         restore(self.module, self.before)
-        rebind([(new, old) for _, old, new in self.replaced])
+        if self.spec is not None:
+            self.module.__spec__.origin, self.module.__spec__.loader = self.spec  # type: ignore[union-attr]
+        rebind([(new, old) for _, old, new in self.replaced], all_of_them=True)
         self.replaced.clear()
 
 

@@ -25,9 +25,12 @@ Pair = tuple[Box, Box]
 _UNSHARED = 4 if sys.version_info < (3, 14) else 0
 
 
-def rebind(pairs: Sequence[Pair]) -> list[str]:
-    """Replace the first of each pair by the second wherever it is held; describe the holders that would not change."""
-    wanted = [pair for pair in pairs if isinstance(pair[0].value, type) or _shared(pair[0])]
+def rebind(pairs: Sequence[Pair], all_of_them: bool = False) -> list[str]:
+    """Replace the first of each pair by the second wherever it is held; describe the holders that would not change.
+
+    A stock function that nothing but its module's snapshot holds is passed over, unless `all_of_them`.
+    """
+    wanted = [pair for pair in pairs if all_of_them or isinstance(pair[0].value, type) or _shared(pair[0])]
     if not wanted:
         return []
     stale: list[str] = []

@@ -75,15 +75,14 @@ def _hash_table(targets: set[str], old: Any, release: str, sources: StockSources
     kept = {name for name in old if "." in (split_target(name)[1] or "")}
     for target in sorted(targets | kept):
         sha = sources.sha(target)
-        if sha is None:
+        others = {known: value for known, value in dict(old.get(target, {})).items() if known != release}
+        if sha is None and all(value == _manifest.ABSENT for value in others.values()):
             if sources.path(split_target(target)[0]) is not None:
                 lacking.append(target)
             continue
         hashes = tomlkit.inline_table()
-        for known, value in dict(old.get(target, {})).items():
-            if known != release:
-                hashes[known] = value
-        hashes[release] = sha
+        others[release] = sha or _manifest.ABSENT
+        hashes.update(sorted(others.items()))  # whichever release was refreshed last
         table[target] = hashes
     return table, lacking
 
@@ -114,10 +113,15 @@ def _refresh_rows(
 
     touched: set[str] = set()
     lacking: list[str] = []
-    seen: set[str] = set()
-    for row in document.get("replacement", []):
+    rows = document.get("replacement", [])
+    # Which row has the names that no replacement of its file leans on: one for all releases, if there is one.
+    first = {split_target(row["target"])[0]: row["target"] for row in reversed(rows)}
+    first.update({split_target(row["target"])[0]: row["target"] for row in reversed(rows) if "releases" not in row})
+    for row in rows:
         target, kind = row["target"], row["kind"]
         module = split_target(target)[0]
+        if release not in row.get("releases", [release]):
+            continue
         if kind != "new":
             sha = sources.sha(target)
             if sha is None:
@@ -128,8 +132,7 @@ def _refresh_rows(
             touched.add(module)
         if kind == "module":
             _set_parts(row, release, module, sources)
-        names = _uses_of(target, kind, files, sources, module not in seen)
-        seen.add(module)
+        names = _uses_of(target, kind, files, sources, first[module] == target)
         table, missing = _hash_table(names, row.get("uses", {}), release, sources)
         lacking += [f"{target} uses {name}, which stock has not" for name in missing]
         if table:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Status:
     digest: str  # empty when the overlay could not be read
     root: str
     rows: tuple[Row, ...]
+    # Groups of rows that are not used, each with the reason
+    left_out: Mapping[str, str] = field(default_factory=dict)
     # Holders of a stock object that could not be given its replacement; empty unless something is wrong.
     stale: tuple[str, ...] = ()
 
@@ -70,5 +77,6 @@ def status() -> Status:
         digest=decision.digest,
         root=finder.root,
         rows=tuple(Row(row.target, row.kind, row.purpose, row.remove_when, row.group, row.always) for row in rows),
+        left_out=dict(decision.left_out),
         stale=tuple(text for patch in decision.patches for text in patch.stale),
     )

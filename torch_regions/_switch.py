@@ -89,9 +89,11 @@ def add(target: str, place: FunctionType, ours: Any) -> Switched:
 
 
 def remove(target: str) -> None:
-    """Undo `add`."""
+    """Undo `add`, if it came to anything."""
     with _lock:
-        _switched.pop(target).set(False)
+        found = _switched.pop(target, None)
+        if found is not None:
+            found.set(False)
 
 
 def switched() -> dict[str, Any]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch_regions._fingerprint as _fingerprint
-from torch_regions._manifest import split_target
+from torch_regions._groups import CORE
+from torch_regions._manifest import ABSENT, split_target
 
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Mismatch:
 
     what: str
     problem: str
+    # The groups of rows that it concerns
+    groups: frozenset[str] = frozenset({CORE})
 
     def __str__(self) -> str:
         return f"{self.what} {self.problem}"
@@ -77,7 +80,7 @@ def _check(target: str, expected: str | None, known: dict[str, str], sources: St
     """What is wrong with one stock source, or None."""
     path = sources.path(split_target(target)[0])
     if path is None:
-        return "is not part of the installed torch"
+        return None if expected == ABSENT else "is not part of the installed torch"
     try:
         if expected is None:
             return "has no sha256 for this torch release in the manifest"
@@ -87,7 +90,7 @@ def _check(target: str, expected: str | None, known: dict[str, str], sources: St
     except (OSError, SyntaxError, ValueError) as error:
         return f"cannot be read: {error}"
     if found is None:
-        return "is not part of the installed torch"
+        return None if expected == ABSENT else "is not part of the installed torch"
     return None if found == expected else DIFFERS
 
 
@@ -124,14 +127,17 @@ def verify(files: dict[str, str], manifest: Manifest, torch_dir: str, version: s
     found = _files_against_rows(files, manifest, torch_dir)
     sources = StockSources(torch_dir)
     known = manifest.stock_files.get(release, {})
+    manifest = manifest.on(release)
     for row in manifest.rows:
         if row.kind == "new" and sources.path(row.module) is not None:
-            found.append(Mismatch(row.target, "is part of the installed torch, and ours would hide it"))
+            hidden = "is part of the installed torch, and ours would hide it"
+            found.append(Mismatch(row.target, hidden, frozenset({row.group})))
+    groups = manifest.groups_by_target()
     parts = {row.target: row.parts.get(release, {}) for row in manifest.rows}
     for target, hashes in manifest.hashes().items():
         problem = _check(target, hashes.get(release), known, sources)
         if problem == DIFFERS and parts.get(target):
             problem += _changed_parts(target, parts[target], sources)
         if problem is not None:
-            found.append(Mismatch(target, problem))
+            found.append(Mismatch(target, problem, groups[target]))
     return found

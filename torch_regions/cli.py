@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,21 @@ def _fail(text: str) -> None:
     print(f"torch-regions: {text}", file=sys.stderr)
 
 
-def _torch_dir() -> tuple[str, str]:
-    import torch
+def _torch_dir(against: str | None) -> tuple[str, str]:
+    """Folder and version of a torch: of the running one, or of one that is installed elsewhere."""
+    if against is None:
+        import torch
 
-    return os.path.dirname(os.path.abspath(torch.__file__)), torch.__version__
+        return os.path.dirname(os.path.abspath(torch.__file__)), torch.__version__
+    for folder in (os.path.join(against, "torch"), against):
+        try:
+            with open(os.path.join(folder, "version.py"), encoding="utf-8") as stream:
+                found = re.search(r"^__version__ = ['\"](.+)['\"]$", stream.read(), re.MULTILINE)
+        except OSError:
+            continue
+        if found is not None:
+            return os.path.abspath(folder), found[1]
+    raise OSError(f"{against} is neither torch's folder nor one that torch is installed in")
 
 
 def _status(root: str) -> int:
@@ -57,6 +69,8 @@ def _status(root: str) -> int:
     _say(f"files    {found.root}")
     if found.digest:
         _say(f"digest   {found.digest}")
+    for group, why in found.left_out.items():
+        _say(f"{group:<8} off: {why}", "yellow")
     for row in found.rows:
         _say(f"\n{row.target}  ({row.kind})", "bold")
         _say(f"    {row.purpose}")
@@ -66,22 +80,24 @@ def _status(root: str) -> int:
     return 0
 
 
-def _verify_command(root: str) -> int:
-    torch_dir, version = _torch_dir()
+def _verify_command(root: str, against: str | None = None) -> int:
+    torch_dir, version = _torch_dir(against)
     files = overlay_files(root)
     manifest = _manifest.load(os.path.join(root, _manifest.NAME))
     problems = [str(mismatch) for mismatch in _verify.verify(files, manifest, torch_dir, version)]
-    problems += _lint.lint(files, manifest, _verify.StockSources(torch_dir))
+    release = _verify.base_release(version)
+    problems += _lint.lint(files, manifest, _verify.StockSources(torch_dir), release)
     for problem in dict.fromkeys(problems):
         _say(problem, "red")
     if not problems:
-        uses = len(manifest.hashes())
-        _say(f"{len(manifest.rows)} rows and {uses} stock definitions match torch {version}", "green")
+        there = manifest.on(release)
+        uses = len(there.hashes())
+        _say(f"{len(there.rows)} rows and {uses} stock definitions match torch {version}", "green")
     return 1 if problems else 0
 
 
-def _diff_command(root: str, only: Sequence[str]) -> int:
-    torch_dir, _ = _torch_dir()
+def _diff_command(root: str, only: Sequence[str], against: str | None) -> int:
+    torch_dir, _ = _torch_dir(against)
     files = overlay_files(root)
     manifest = _manifest.load(os.path.join(root, _manifest.NAME))
     known = {row.target for row in manifest.rows}
@@ -103,23 +119,24 @@ def _diff_command(root: str, only: Sequence[str]) -> int:
     return 0
 
 
-def _export_command(root: str, target: str) -> int:
-    torch_dir, version = _torch_dir()
+def _export_command(root: str, target: str, force: bool) -> int:
+    torch_dir, version = _torch_dir(None)
     if _verify_command(root):
         return 1
-    manifest = _manifest.load(os.path.join(root, _manifest.NAME))
-    for name in _export.export(target, manifest, overlay_files(root), _verify.StockSources(torch_dir), version):
+    manifest = _manifest.load(os.path.join(root, _manifest.NAME)).on(_verify.base_release(version))
+    sources = _verify.StockSources(torch_dir)
+    for name in _export.export(target, manifest, overlay_files(root), sources, version, force, root):
         _say(os.path.join(target, name))
     return 0
 
 
-def _refresh_command(root: str) -> int:
+def _refresh_command(root: str, against: str | None) -> int:
     try:
         import tomlkit  # noqa: F401
     except ImportError:
         _fail("refresh needs tomlkit: pip install 'torch-regions[cli]'")
         return 2
-    torch_dir, version = _torch_dir()
+    torch_dir, version = _torch_dir(against)
     for remark in _refresh.refresh(root, torch_dir, version):
         _say(remark, "yellow")
     _say(f"{os.path.join(root, _manifest.NAME)} matches torch {version}", "green")
@@ -133,12 +150,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--root", help="folder with manifest.toml and torch/ (default: the installed overlay)")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("status", help="is the overlay on in a process like this one, and what is in it")
-    commands.add_parser("verify", help="compare manifest, overlay files and installed torch; exit 1 on a mismatch")
+    verify = commands.add_parser(
+        "verify", help="compare manifest, overlay files and installed torch; exit 1 on a mismatch"
+    )
     diff = commands.add_parser("diff", help="stock against ours, for each replacement")
     diff.add_argument("target", nargs="*", help="rows to show (default: all)")
     export = commands.add_parser("export", help="write the overlay as patches for torch's source tree, for git am")
     export.add_argument("directory", help="where to write them")
-    commands.add_parser("refresh", help="write the hashes in manifest.toml anew for the installed torch")
+    export.add_argument("--force", action="store_true", help="replace files and links that have the name of a patch")
+    refresh = commands.add_parser("refresh", help="write the hashes in manifest.toml anew for the installed torch")
+    for command in (verify, diff, refresh):
+        command.add_argument("--against", metavar="PATH", help="a torch that is installed there, not the running one")
     return parser
 
 
@@ -152,12 +174,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _activate.activate(root)
             return _status(root)
         if parsed.command == "verify":
-            return _verify_command(root)
+            return _verify_command(root, parsed.against)
         if parsed.command == "diff":
-            return _diff_command(root, parsed.target)
+            return _diff_command(root, parsed.target, parsed.against)
         if parsed.command == "export":
-            return _export_command(root, parsed.directory)
-        return _refresh_command(root)
+            return _export_command(root, parsed.directory, parsed.force)
+        return _refresh_command(root, parsed.against)
     except OverlayError as error:
         _fail(str(error))
         return 1

@@ -31,8 +31,11 @@ class Marker:
 class Recorder:
     """Collects the marks while one overlay file is executed."""
 
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, left_out: frozenset[str] = frozenset()) -> None:
         self.module = module
+        # Targets that stay stock's, which this release need not have
+        self.left_out = left_out
+        self.unmatched: set[str] = set()
         self.before = Snapshot(module.__dict__)
         self.marked: dict[str, Any] = {}
 
@@ -49,6 +52,9 @@ class Recorder:
         if symbol in self.marked:
             raise TypeError(f"{name}: {symbol} is replaced twice")
         if lookup(self.before, symbol) is None:
+            if f"{name}:{symbol}" in self.left_out:
+                self.unmatched.add(symbol)
+                return
             raise TypeError(f"{name}: stock has no {symbol} of its own to replace")
         self.marked[symbol] = new
 

@@ -40,7 +40,9 @@ class Result:
         return [line for line in self.err.splitlines() if "OverlayWarning" in line]
 
 
-def run_python(*arguments: str, path=(), cwd=None, check=True, python=sys.executable, **env: str) -> Result:
+def run_python(
+    *arguments: str, path=(), cwd=None, check=True, python=sys.executable, timeout=300, **env: str
+) -> Result:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("TORCH", "PYTHON"))}
     ours = [OURS] if python == sys.executable else []
     environment["PYTHONPATH"] = os.pathsep.join(map(str, [*path, *ours]))
@@ -52,7 +54,7 @@ def run_python(*arguments: str, path=(), cwd=None, check=True, python=sys.execut
         text=True,
         cwd=cwd or tempfile.gettempdir(),
         env=environment,
-        timeout=300,
+        timeout=timeout,
         check=False,
     )
     if check:

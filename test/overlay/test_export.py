@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from overlay_tools import REPO, TORCH, run_code, run_python, torch_copy
+from overlay_tools import RELEASE, REPO, TORCH, run_code, run_python, torch_copy
 
-from torch_regions import _export, _manifest, _merge
+from torch_regions import _manifest, _merge, _systems
 from torch_regions._errors import OverlayError
 from torch_regions._files import overlay_files
 
@@ -27,6 +27,17 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def _rows():
+    """The rows that are for this release."""
+    return _manifest.load(str(REPO / _manifest.NAME)).on(RELEASE).rows
+
+
+def _names() -> list[str]:
+    """The files of the overlay that this release has rows for."""
+    here = {row.module for row in _rows()}
+    return [os.path.relpath(file, REPO) for module, file in overlay_files(str(REPO)).items() if module in here]
+
+
 @pytest.fixture(scope="module")
 def series(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("series")
@@ -35,10 +46,10 @@ def series(tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def patched(series, tmp_path_factory) -> dict[str, str]:
-    """Files of torch that the series changes or adds, after `git am` on a pristine tree."""
+def tree(series, tmp_path_factory) -> Path:
+    """Torch's source tree, as far as the series changes it, after `git am` on a pristine one."""
     tree = tmp_path_factory.mktemp("tree")
-    names = [os.path.relpath(file, REPO) for file in overlay_files(str(REPO)).values()]
+    names = _names()
     git(tree, "init", "-q")
     for name in names:
         stock = TORCH.parent / name
@@ -49,24 +60,69 @@ def patched(series, tmp_path_factory) -> dict[str, str]:
     git(tree, "commit", "-q", "-m", "pristine")
     git(tree, "am", "-q", *map(str, series))
     assert git(tree, "status", "--porcelain") == ""
-    assert len(git(tree, "log", "--oneline").splitlines()) == 1 + len(_export.SYSTEMS)
-    changed = git(tree, "diff", "--name-only", f"HEAD~{len(series)}").splitlines()
+    assert len(git(tree, "log", "--oneline").splitlines()) == 1 + len(_systems.SYSTEMS)
+    changed = git(tree, "diff", "--name-only", f"HEAD~{len(series)}", "--", "torch").splitlines()
     assert sorted(changed) == sorted(names)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def patched(tree) -> dict[str, str]:
+    """Files of torch that the series changes or adds."""
+    names = _names()
     return {name.removeprefix("torch/"): (tree / name).read_text() for name in names}
 
 
 def test_each_system_is_a_patch(series):
-    assert len(series) == len(_export.SYSTEMS)
+    assert len(series) == len(_systems.SYSTEMS)
     text = "".join(path.read_text() for path in series)
-    for row in _manifest.load(str(REPO / _manifest.NAME)).rows:
+    for row in _rows():
         assert row.target[:40] in text
-    for system, path in zip(_export.SYSTEMS, series, strict=True):
+    for system, path in zip(_systems.SYSTEMS, series, strict=True):
         assert system.title in path.read_text()
 
 
 def test_series_is_the_same_each_time(series, tmp_path):
     run_python("-m", "torch_regions", "--root", str(REPO), "export", str(tmp_path))
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == [path.read_text() for path in series]
+
+
+def export(folder: Path, *options: str):
+    return run_python("-m", "torch_regions", "--root", str(REPO), "export", str(folder), *options, check=False)
+
+
+def test_link_of_a_patch_is_not_written_through(series, tmp_path):
+    target, folder = tmp_path / "precious", tmp_path / "out"
+    folder.mkdir()
+    target.write_text("precious")
+    link = folder / series[-1].name
+    link.symlink_to(target)
+    refused = export(folder)
+    assert refused.code == 1 and str(link) in refused.err and "--force" in refused.err and str(target) in refused.err
+    assert list(folder.iterdir()) == [link] and link.is_symlink()
+    forced = export(folder, "--force")
+    assert forced.code == 0, forced.err
+    assert target.read_text() == "precious" and not link.is_symlink()
+    assert [path.read_text() for path in sorted(folder.iterdir())] == [path.read_text() for path in series]
+
+
+def test_foreign_file_is_not_overwritten(series, tmp_path):
+    foreign, folder = tmp_path / series[1].name, tmp_path / series[0].name
+    foreign.write_text("notes of a reader")
+    refused = export(tmp_path)
+    assert refused.code == 1 and str(foreign) in refused.err and "--force" in refused.err
+    assert list(tmp_path.iterdir()) == [foreign] and foreign.read_text() == "notes of a reader"
+    foreign.unlink()
+    folder.mkdir()
+    refused = export(tmp_path, "--force")
+    assert refused.code == 1 and f"{folder} is a folder" in refused.err and list(tmp_path.iterdir()) == [folder]
+
+
+def test_series_is_written_again_over_itself(series, tmp_path):
+    for path in series:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert export(tmp_path).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in series]
 
 
 def test_nothing_of_the_loader_is_left(patched):
@@ -107,31 +163,69 @@ def test_patched_torch_has_regions(patched, tmp_path):
     run_code(code, path=[copy], TORCH_REGIONS="0", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"), OMP_NUM_THREADS="1")
 
 
-@pytest.mark.parametrize("name", ["test_region_identity", "test_wrap_semantics_tracer"])
-def test_tests_pass_on_patched_torch(patched, tmp_path, name):
+def test_a_patch_can_be_reviewed(series, tree):
+    """Each has a reason, tests, and about 1,500 changed lines of torch at most; none leaves a tool of the overlay."""
+    for number, (system, path) in enumerate(zip(_systems.SYSTEMS, series, strict=True)):
+        here = f"HEAD~{len(series) - number - 1}"
+        counts = git(tree, "show", "--numstat", "--format=", here, "--", "torch").split()
+        changed = sum(map(int, counts[0::3])) + sum(map(int, counts[1::3]))
+        assert changed <= 1600, (path.name, changed)
+        tests = git(tree, "show", "--name-only", "--format=", here, "--", "test/regions/**/test_*.py").split()
+        assert tests, path.name
+        message = git(tree, "show", "--no-patch", "--format=%B", here)
+        assert " ".join(system.why.split()) in " ".join(message.split())
+        assert all(f"- {test}" in message for test in tests)
+    assert "def _stock_" not in "".join(path.read_text() for path in series)
+
+
+# What a few of torch's systems do; REGIONS_FULL=1 runs all tests of Dynamo.
+SAMPLE = ("test_region_identity", "test_wrap_semantics_tracer", "test_region_reuse", "test_graph_region_tracker")
+
+
+@pytest.mark.parametrize("name", [None] if os.environ.get("REGIONS_FULL") else SAMPLE)
+def test_tests_of_the_series_pass_on_patched_torch(tree, patched, tmp_path, name):
+    """With the overlay off: the tests come from the series, too."""
     copy = torch_copy(tmp_path / "copy", patched)
-    options = (
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "ignore",
-        "-n",
-        "0",
-        "--rootdir",
-        str(REPO),
-        "-c",
-        str(REPO / "pyproject.toml"),
-    )
+    tests = tree / "test" / "regions"
+    which = tests / "dynamo" / (f"{name}.py" if name else "")
+    options = ("-p", "no:cacheprovider", "-W", "ignore", "-n", "0", "-q", "-c", str(tests / "pytest.ini"))
     result = run_python(
-        "-m",
-        "pytest",
-        *options,
-        str(REPO / "test" / "dynamo" / f"{name}.py"),
+        *("-m", "pytest", *options, "--rootdir", str(tests), str(which)),
         path=[copy],
         TORCH_REGIONS="0",
+        OMP_NUM_THREADS="1",
         check=False,
+        timeout=300 if name else 3600,
     )
     assert result.code == 0, result.out[-3000:]
+
+
+GRAPHS = """
+    import hashlib, sys
+    sys.path.insert(0, {repo!r})
+    import torch, torch._dynamo
+    from benchmarks.zoo import build
+    for name in {names!r}:
+        torch._dynamo.reset()
+        graphs = []
+        def backend(gm, inputs):
+            graphs.extend(m.print_readable(print_output=False) for m in gm.modules() if isinstance(m, torch.fx.GraphModule))
+            return gm
+        example = build(name, 3)
+        with torch._dynamo.config.patch(use_graph_deduplication=True):
+            example.call(torch.compile(example.model, backend=backend))
+        text = "".join(line.partition("# File")[0] for line in "\\n".join(graphs).splitlines(True))
+        print(name, len(graphs), hashlib.sha256(text.encode()).hexdigest())
+"""
+MODELS = ("llama", "gpt2", "bert", "vit", "mixtral", "qwen3", "t5", "whisper", "swin", "deberta")
+
+
+def test_graphs_of_ten_models_are_those_of_the_overlay(patched, tmp_path):
+    copy = torch_copy(tmp_path / "copy", patched)
+    code = GRAPHS.format(repo=str(REPO), names=MODELS)
+    with_series = run_code(code, path=[copy], TORCH_REGIONS="0", OMP_NUM_THREADS="1").out
+    with_overlay = run_code(code, OMP_NUM_THREADS="1").out
+    assert len(with_series.splitlines()) == len(MODELS) and with_series == with_overlay
 
 
 STOCK = '''"""A module."""
@@ -231,4 +325,4 @@ def test_what_cannot_be_merged(ours, message):
 
 def test_a_module_of_no_system():
     with pytest.raises(OverlayError, match="belongs to no system"):
-        _export.system_of("torch.nowhere")
+        _systems.system_of("torch.nowhere")

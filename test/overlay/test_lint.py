@@ -7,7 +7,7 @@ import shutil
 import textwrap
 
 import pytest
-from overlay_tools import REPO, STALE, TORCH, VERSION, run_code, run_python
+from overlay_tools import RELEASE, REPO, STALE, TORCH, VERSION, run_code, run_python
 
 from torch_regions import _fingerprint, _lint, _manifest, _marks, _refresh, _verify
 from torch_regions._files import overlay_files
@@ -17,7 +17,7 @@ def problems(root) -> list[str]:
     files = overlay_files(str(root))
     manifest = _manifest.load(str(root / "manifest.toml"))
     found = [str(mismatch) for mismatch in _verify.verify(files, manifest, str(TORCH), VERSION)]
-    return found + _lint.lint(files, manifest, _verify.StockSources(str(TORCH)))
+    return found + _lint.lint(files, manifest, _verify.StockSources(str(TORCH)), RELEASE)
 
 
 def test_this_repository():

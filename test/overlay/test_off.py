@@ -115,7 +115,10 @@ def test_another_release(tmp_path):
     copy = torch_copy(tmp_path, {"version.py": text})
     result = run_code(OFF, path=[copy])
     assert len(result.warnings) == 1
-    assert "torch 2.99.0" in result.warnings[0] and f"not among the verified releases ({RELEASE})" in result.warnings[0]
+    assert (
+        "torch 2.99.0" in result.warnings[0]
+        and "not among the verified releases (2.13.0, 2.15.0)" in result.warnings[0]
+    )
 
 
 def test_unknown_value_of_the_variable():
@@ -253,3 +256,16 @@ def test_unwritable_cache_folder(tmp_path):
     assert outcomes["strict"].out == "tensor([1., 1., 1.])\n"
     assert not outcomes["strict"].warnings  # the overlay's; that of the folder is in the log
     assert blocked.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ("core,fast", '"fast" is no group; the groups are core, cost, cache, speed'),
+        ("cost, cache", 'lacks "core"'),
+    ],
+)
+def test_groups_that_cannot_be_asked_for(value, message):
+    result = run_code(OFF, TORCH_REGIONS_GROUPS=value)
+    assert len(result.warnings) == 1 and f'TORCH_REGIONS_GROUPS="{value}"' in result.warnings[0], result.err
+    assert message in result.warnings[0]

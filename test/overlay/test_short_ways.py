@@ -16,7 +16,7 @@ import torch
 import torch._dynamo
 import torch._inductor.compile_fx
 import torch.fx.passes.fake_tensor_prop
-from overlay_tools import REPO
+from overlay_tools import RELEASE, REPO
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.utils import fresh_cache, run_and_get_code
@@ -24,7 +24,7 @@ from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch_regions import _manifest, _switch
 
 
-ROWS = [row for row in _manifest.load(str(REPO / _manifest.NAME)).rows if row.kind == "symbol"]
+ROWS = [row for row in _manifest.load(str(REPO / _manifest.NAME)).on(RELEASE).rows if row.kind == "symbol"]
 SHORT = [row.target for row in ROWS if row.group in ("speed", "cost")]
 # What it saves is lines of code: a body does not assert what its caller has asserted.
 LEAVES_OUT = "torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_input_size_asserts"

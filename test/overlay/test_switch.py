@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from overlay_tools import REPO, run_code, run_python
+from overlay_tools import RELEASE, REPO, run_code, run_python
 
 from torch_regions import _manifest
 
 
-ROWS = [row for row in _manifest.load(str(REPO / _manifest.NAME)).rows if row.kind == "symbol"]
+ROWS = [row for row in _manifest.load(str(REPO / _manifest.NAME)).on(RELEASE).rows if row.kind == "symbol"]
 SWITCHED = [row.target for row in ROWS if not row.always]
 
 # Counts the calls of each replacement of the rows, while small programs are compiled in one way.
@@ -113,9 +113,13 @@ def test_the_stock_function_runs_without_flag_and_mark(folder, target, backend):
     assert found["calls"].get(target, 0) == 0
 
 
-# Reached by programs that have opaque objects, and that read what they have changed.
+# Reached by programs that have opaque objects, that read what they have changed, that format what they read, and for
+# wrappers that call no regions.
 RARE = {
+    "torch._higher_order_ops.passes.inline_invoke_subgraph:inline_invoke_subgraph",
     "torch._dynamo.variables.script_object:TorchScriptObjectVariable.as_python_constant",
+    "torch._dynamo.variables.script_object:CustomClassObjectVariable.as_python_constant",
+    "torch._dynamo.symbolic_convert:InstructionTranslatorBase._format_value",
     "torch._dynamo.side_effects:SideEffects.load_attr",
 }
 
@@ -138,17 +142,17 @@ def test_another_thread_runs_stock():
     run_code(
         """
         import threading, torch, torch._dynamo
-        from torch._dynamo import bytecode_analysis
+        from torch._inductor import utils
         from torch._dynamo.regions.switch import compiling, has_regions, regions_found
         from torch_regions import _switch
-        target = "torch._dynamo.bytecode_analysis:get_indexof"
+        target = "torch._inductor.utils:gather_origins"
         seen = []
         each = _switch._switched[target]
-        ours = lambda insts: seen.append(threading.get_ident())
+        ours = lambda args, kwargs: seen.append(threading.get_ident())
         each.step = each.step.replace(co_consts=tuple(ours if c is each.ours else c for c in each.step.co_consts))
-        place, code = bytecode_analysis.get_indexof, each.code
+        place, code = utils.gather_origins, each.code
         def ask():
-            bytecode_analysis.get_indexof([])
+            utils.gather_origins((), {})
         ask()
         regions_found()
         ask()

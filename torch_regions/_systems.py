@@ -1,0 +1,248 @@
+"""What each patch of the exported series is about, and which modules and tests are its part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_regions._errors import OverlayError
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class System:
+    """One patch. A module, or a test, belongs to the system that has the longest beginning of its name."""
+
+    title: str
+    # What is wrong without it, and what it does; the rows of the manifest follow in the message.
+    why: str
+    modules: tuple[str, ...]
+    # Beginnings of paths under `test/`
+    tests: tuple[str, ...]
+
+
+_TRACE = "torch._dynamo.regions.trace."
+_OUTLINE = "torch._dynamo.regions.outline."
+
+# In the order in which they apply: a patch leans on those before it.
+SYSTEMS = (
+    System(
+        "Operators and global state as keys",
+        "Two operators are one if they do the same: the key of a node has its target, its constants with their "
+        "types, what its operands look like, and the global state that it is recorded under. What an operator "
+        "writes or draws is asked of its schema, in one place, for Dynamo and for the compile cache.",
+        (
+            "torch._dynamo.regions",
+            "torch._dynamo.regions.frame",
+            "torch._dynamo.regions.keys",
+            "torch._dynamo.regions.options",
+            "torch._dynamo.regions.outcomes",
+            "torch._dynamo.regions.release",
+            "torch._dynamo.regions.s",  # size_history, stack_room, stack_trace, switch
+            "torch.fx.operator_facts",
+            "torch.utils._ambient_state",
+            "torch.utils._release",
+        ),
+        ("dynamo/test_region_identity", "dynamo/test_lazy_bits"),
+    ),
+    System(
+        "Trace bodies with wrap semantics",
+        "A body that is traced by itself returns values, each once. Inputs and captures that it only returns go "
+        "around the call, so that aliases are those of the program.",
+        ("torch._dynamo.subgraph_", "torch._dynamo.variables.higher_order_ops"),
+        ("dynamo/test_wrap_semantics",),
+    ),
+    System(
+        "Repeated runs of a graph, and what may be in one",
+        "Repeats are found by a suffix array over the keys of nodes, in near-linear time; stock takes three times as "
+        "long on 8,000 operators. Which operators may be in a region, and what crosses its boundary, is decided apart.",
+        (
+            _OUTLINE.rstrip("."),
+            f"{_OUTLINE}graph_view",
+            f"{_OUTLINE}legality",
+            f"{_OUTLINE}repeats",
+        ),
+        ("dynamo/test_region_legality", "dynamo/test_region_repeats"),
+    ),
+    System(
+        "Find repeated regions",
+        "Regions are runs of operators in program order, found by a suffix array over the keys of nodes in near-linear "
+        "time. Stock grows regions by source line, merges operators that differ in a constant or in "
+        "wiring, and takes three times as long on 8,000 operators.",
+        (
+            "torch._dynamo.graph_region_tracker",
+            f"{_OUTLINE}find",
+            f"{_OUTLINE}fit",
+            f"{_OUTLINE}identical",
+            f"{_OUTLINE}policy",
+        ),
+        ("dynamo/test_graph_region_tracker",),
+    ),
+    System(
+        "Outline repeated regions",
+        "A region becomes a call of invoke_subgraph only where results, aliasing, writes and random numbers stay "
+        "those of the flat program; the lint mode recomputes that for each call.",
+        (
+            "torch._dynamo.graph_deduplication",
+            "torch._dynamo.output_graph",
+            f"{_OUTLINE}names",
+            f"{_OUTLINE}outliner",
+            f"{_OUTLINE}symbols",
+        ),
+        (
+            "dynamo/test_graph_deduplication",
+            "dynamo/test_outlining_policy",
+            "dynamo/test_region_symbols",
+            "dynamo/test_random_regions",
+        ),
+    ),
+    System(
+        "Cut out the regions that a program calls",
+        "A marked call is traced flat, with its operators noted, and cut out at the end of the frame: what the "
+        "program does around and inside of the call means what it means without the mark.",
+        (_OUTLINE,),
+        ("dynamo/test_region_frame", "dynamo/test_region_names"),
+    ),
+    System(
+        "What a traced call read, and what became of it",
+        "Everything that a call reached while it was traced, with the constants that it looked at: the read set "
+        "that a later call is compared with.",
+        (
+            _TRACE.rstrip("."),
+            f"{_TRACE}containers",
+            f"{_TRACE}deferred",
+            f"{_TRACE}events",
+            f"{_TRACE}expressions",
+            f"{_TRACE}read_set",
+            "torch._dynamo.side_effects",
+            "torch._dynamo.variables.builtin",
+            "torch._dynamo.variables.lazy",
+            "torch._dynamo.variables.script_object",
+        ),
+        ("dynamo/test_region_held", "dynamo/test_opened_containers", "dynamo/test_region_read_sets"),
+    ),
+    System(
+        "Guards, sources and objects of another call",
+        "The read set of one call with the sources of another: each guard is the same, installed again, an alias, "
+        "or a named reason not to reuse. Tables decide for each kind of guard, source and value that Dynamo has.",
+        (
+            f"{_TRACE}guard_facts",
+            f"{_TRACE}objects",
+            f"{_TRACE}operands",
+            f"{_TRACE}plan",
+            f"{_TRACE}sources",
+            f"{_TRACE}state",
+            f"{_TRACE}substitution",
+            f"{_TRACE}tracked",
+            f"{_TRACE}values",
+        ),
+        (
+            "dynamo/test_region_objects",
+            "dynamo/test_region_looking",
+            "dynamo/test_sources",
+            "dynamo/test_shared_objects",
+            "dynamo/test_region_decisions",
+        ),
+    ),
+    System(
+        "Reuse traced regions",
+        "A call whose read set is isomorphic to that of an earlier one becomes an operator without being traced; "
+        "the frame knows afterwards what tracing would have left.",
+        (
+            "torch._guards",
+            f"{_TRACE}effects",
+            f"{_TRACE}fingerprint",
+            f"{_TRACE}lookup",
+            f"{_TRACE}recipe",
+            f"{_TRACE}stamp",
+        ),
+        ("dynamo/test_region_reuse", "dynamo/test_region_changes", "dynamo/test_region_writes"),
+    ),
+    System(
+        "A mark is never an error",
+        "A marked call is traced, reused or inlined, each with a reason; nothing that works without the mark "
+        "fails with it.",
+        ("torch._dynamo.variables.invoke_subgraph", "torch._dynamo.trace_rules"),
+        ("dynamo/test_marked", "dynamo/test_region_outcomes", "dynamo/test_regions_beside", "dynamo/test_nested_depth"),
+    ),
+    System(
+        "Regions of repeated modules, and verification",
+        "Under the flag, calls of modules that repeat are regions by themselves. verify_region_reuse traces each "
+        "call that could be reused and compares all that tracing leaves behind.",
+        ("torch._dynamo.", _TRACE),
+        ("dynamo/",),
+    ),
+    System(
+        "Autograd of regions",
+        "What a body returns aliases is known to the graph around it, regions in regions are partitioned inside "
+        "out, and the min-cut is not asked about values that can only be saved.",
+        (
+            "torch._functorch._aot_autograd.graph_",
+            "torch._functorch._aot_autograd.region_",
+            "torch._functorch.compile_utils",
+            "torch._functorch.partitioners",
+            "torch._higher_order_ops.",
+        ),
+        (
+            "higher_order_ops/",
+            "functorch/test_compile_utils",
+            "functorch/test_graph_capture",
+            "functorch/test_region",
+        ),
+    ),
+    System(
+        "The canonical key of AOTAutogradCache",
+        "Stock's key is made from the code that a renamed graph prints: names count, and meaning below the code "
+        "does not. This key is that of the graph's meaning; a miss says in what the nearest entry differs.",
+        ("torch._functorch._aot_autograd.",),
+        ("functorch/",),
+    ),
+    System(
+        "Compiled bodies are kept and found again",
+        "The object code of a body is kept under a key of what it was made from, and another process loads it.",
+        (
+            "torch._inductor.codecache",
+            "torch._inductor.regions",
+            "torch._inductor.regions.bodies",
+            "torch._inductor.regions.cache",
+            "torch._inductor.regions.object_code",
+            "torch._inductor.runtime.cache_",
+        ),
+        ("inductor/test_region_cache",),
+    ),
+    System(
+        "Pay for a call of a region by its boundary",
+        "A body is lowered once, its memory is planned once, and a call costs work in proportion to its operands "
+        "and results.",
+        (
+            "torch._dynamo.variables.builder",
+            "torch._functorch.",
+            "torch._inductor.",
+            "torch._inductor.regions.",
+            "torch._subclasses.",
+            "torch.fx.",
+        ),
+        ("inductor/", "subclasses/", "fx/"),
+    ),
+)
+
+
+def system_of(module: str) -> System:
+    """The system that a module belongs to.  Raises ``OverlayError``."""
+    return _nearest(module, module, [(system, system.modules) for system in SYSTEMS])
+
+
+def system_of_test(path: str) -> System:
+    """The system that a test belongs to, by its path under `test/`.  Raises ``OverlayError``."""
+    return _nearest(path, f"test/{path}", [(system, system.tests) for system in SYSTEMS])
+
+
+def _nearest(name: str, called: str, choices: Sequence[tuple[System, tuple[str, ...]]]) -> System:
+    """The system that has the longest beginning of ``name``."""
+    found = [(len(prefix), system) for system, prefixes in choices for prefix in prefixes if name.startswith(prefix)]
+    if not found:
+        raise OverlayError(f"{called} belongs to no system: add it to SYSTEMS in _systems.py")
+    return max(found, key=lambda each: each[0])[1]
