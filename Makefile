@@ -1,12 +1,19 @@
-# Each target makes its own virtual environment (.venv) with exact pins.
+# Each target makes its own virtual environment (.venv) with exact pins; TORCH=2.15.0 is another release, in .venv-2.15.0.
 PYTHON ?= python3
+TORCH ?= 2.13.0
+ifeq ($(TORCH),2.13.0)
 VENV := .venv
+REQUIREMENTS := requirements.txt
+else
+VENV := .venv-$(TORCH)
+REQUIREMENTS := requirements-$(TORCH).txt
+endif
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Two workers and one thread each, or the workers' threads fight for the cores; who is done first helps the other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2} --dist worksteal
 
-.PHONY: demo test test-overlay test-flag fuzz lint verify clean
+.PHONY: demo test smoke test-overlay test-flag fuzz lint verify clean
 
 demo: $(READY)
 	$(BIN)/python benchmarks/demo.py
@@ -15,6 +22,15 @@ test: $(READY)
 	$(BIN)/python -m torch_regions verify
 	-$(BIN)/python tools/redis_server.py  # without it, the test of the remote cache is skipped and says so
 	$(PYTEST) test
+
+# A few minutes for a release that `make test` is not run for: the manifest, the decisions about each kind of guard,
+# source and value, and programs of each kind.
+SMOKE := test/overlay/test_releases.py test/dynamo/test_region_decisions.py test/dynamo/test_computed_constants.py \
+	test/dynamo/test_marked_effects.py test/dynamo/test_region_held.py test/functorch/test_region_boundary_cost.py
+
+smoke: $(READY)
+	$(BIN)/python -m torch_regions verify
+	$(PYTEST) $(SMOKE)
 
 test-overlay: $(READY)
 	$(PYTEST) test/overlay
@@ -37,12 +53,14 @@ lint: $(READY)
 verify: $(READY)
 	$(BIN)/python -m torch_regions verify
 
-$(READY): requirements.txt requirements-data.txt constraints.txt setup.py pyproject.toml
+$(READY): $(REQUIREMENTS) requirements-tools.txt requirements-data.txt constraints.txt setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-data.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	# Other packages depend on torch too, and none of them is to decide which one is there.
+	$(BIN)/python -c "import torch; assert torch.__version__.split('+')[0] == '$(TORCH)', torch.__version__"
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .redis build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-* .redis build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

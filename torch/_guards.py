@@ -1,4 +1,4 @@
-"""Overlay of torch._guards: the cache of traced regions, and what stands at a source, without evaluating its text.
+"""Overlay of torch._guards: the cache of traced regions.
 
 Entries are found by bucket (function and fingerprint of the arguments), then by their condition.
 A function keeps at most ``max_reuse_entries`` of them; one more evicts the least recently used.
@@ -6,7 +6,6 @@ A function keeps at most ``max_reuse_entries`` of them; one more evicts the leas
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._guards import HopSubgraphCache
 
-from torch_regions.overlay import replaces, stock
+from torch_regions.overlay import replaces
 
 
 if TYPE_CHECKING:
@@ -25,36 +24,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-_UNKNOWN: Any = object()
-
-
-@functools.cache
-def _plain_kinds() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Kinds of sources whose text is ``base.member``, and those whose is ``base[index]``.
-
-    Others name a method of the built-in class, which the program's class may override.
-    """
-    from torch._dynamo import source  # defined on top of this module
-
-    members = source.AttrSource, source.ParamBufferSource, source.UnspecializedParamBufferSource
-    return members, (source.GetItemSource, source.DictGetItemSource)
-
-
-@replaces("ChainedSource.get_value")
-def get_value(self: Any, globals: dict[str, Any], locals: dict[str, Any], cache: dict[Any, Any]) -> Any:
-    value = cache.get(self, _UNKNOWN)
-    if value is not _UNKNOWN:
-        return value
-    kind, (members, items) = type(self), _plain_kinds()
-    if kind in members:
-        value = getattr(self.base.get_value(globals, locals, cache), self.member)
-    elif kind in items and type(self.index) in (str, int):
-        value = self.base.get_value(globals, locals, cache)[self.index]
-    else:
-        return stock("torch._guards:ChainedSource.get_value")(self, globals, locals, cache)
-    cache[self] = value
-    return value
 
 
 @replaces
@@ -179,9 +148,6 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return self.autograd_cache.get(identifier)
 
     def add_proxy_dispatch_entry(self, identifier: str, key: Callable[..., Any]) -> None:
-        from torch._higher_order_ops.region_metadata import note_as_traced
-
-        note_as_traced(key)
         self.proxy_dispatch_cache[identifier] = key
 
     def get_proxy_dispatch_entry(self, identifier: str) -> Callable[..., Any] | None:

@@ -14,6 +14,7 @@ from torch._dynamo.regions.trace.values import REFUSED, VALUES, is_compared
 from torch._dynamo.variables import builder
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import Source
+from torch.utils._release import RELEASE
 
 
 def _subclasses(kind):
@@ -63,7 +64,7 @@ def _branches():
 
 
 def test_the_builder_has_the_branches_that_were_decided_about():
-    expected = {"2.13.0": 143}
+    expected = {"2.13.0": 143, "2.15.0": 156}
     release = torch.__version__.partition("+")[0]
     assert _branches() == expected[release], "read the new branches of VariableBuilder._wrap, then decide"
 
@@ -75,6 +76,9 @@ MADE_BY_TRACING = {
     *("TorchFunctionModeStackVariable", "TracebackVariable", "UnknownVariable", "WithEnterFunctionVariable"),
     "WithExitFunctionVariable",
 }
+if RELEASE >= (2, 15):
+    MADE_BY_TRACING |= {"CallMethodVariable", "ComputedLazyConstantVariable", "DescriptorVariable"}
+    MADE_BY_TRACING |= {"OptimizerCapturableVariable"}
 
 
 def test_every_kind_of_tracker_has_a_decision():

@@ -11,6 +11,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import fresh_cache
+from torch.utils._release import RELEASE
 
 
 SIZES = (5, 8, 16, 24)
@@ -89,7 +90,12 @@ def test_each_size_asked_for_has_an_entry(name):
     assert "(8, 4)" in eight and "(16, 4)" in sixteen
     assert "(8, 4)" not in general and "(16, 4)" not in general
     run(*PROGRAMS[name], *conditions)
-    assert cache_counts() == (3, 3, 3)
+    # From 2.15 on, code for one size begins with symbols of its own, and what they are is found while it is compiled. An
+    # entry that is found finds out nothing, so the code for the next size begins with other symbols than the first time.
+    anew = RELEASE >= (2, 15) and name != "plain"
+    assert cache_counts() == ((4, 2, 4) if anew else (3, 3, 3))
+    run(*PROGRAMS[name], *conditions)
+    assert cache_counts() == ((4, 5, 4) if anew else (3, 6, 3))
 
 
 def test_a_condition_is_what_it_says():

@@ -1,4 +1,4 @@
-"""The graph around calls of regions is copied, and its code written, only where that changes something."""
+"""The code of the graph around calls of regions is written only where that changes something."""
 
 from __future__ import annotations
 
@@ -25,18 +25,10 @@ def block(x, weight):
 
 
 class Backend:
-    """aot_eager, which keeps the graphs and what the search for equal operators did."""
+    """aot_eager, which keeps the graphs."""
 
-    def __init__(self, monkeypatch):
-        self.graphs, self.copied = {}, []
-        merge = partitioners.fx_graph_cse
-
-        def merged(graph):
-            found = merge(graph)
-            self.copied.append(found is not graph)
-            return found
-
-        monkeypatch.setattr(partitioners, "fx_graph_cse", merged)
+    def __init__(self):
+        self.graphs = {}
 
     def compile(self, program):
         def keep(name):
@@ -76,34 +68,8 @@ def _chain(x, *weights):
     return x
 
 
-def test_without_equal_operators_the_graph_stays(monkeypatch):
-    backend = Backend(monkeypatch)
-    check(_chain, [X, *WEIGHTS], backend.compile(_chain))
-    assert backend.copied[-1] is False  # the bodies come first
-
-
-def test_equal_operators_around_calls_are_merged(monkeypatch):
-    def program(x, *weights):
-        y = _chain(x, *weights)
-        return y.cos().exp() + (y.cos() * 2)
-
-    backend = Backend(monkeypatch)
-    check(program, [X, *WEIGHTS], backend.compile(program))
-    assert any(backend.copied)
-    assert len(backend.graphs["forward"].graph.find_nodes(op="call_function", target=torch.ops.aten.cos.default)) == 1
-
-
-def test_without_regions_stock_decides(monkeypatch):
-    def program(x):
-        return x.sin() * 2
-
-    backend = Backend(monkeypatch)
-    check(program, [X], backend.compile(program))
-    assert backend.copied == [True]
-
-
 def test_the_code_of_the_backward_is_not_written_again_where_it_is_moved(monkeypatch):
-    backend, written = Backend(monkeypatch), []
+    backend, written = Backend(), []
     write = GraphModule.recompile
 
     def recompile(self):

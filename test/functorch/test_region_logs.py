@@ -32,6 +32,7 @@ def _compile() -> None:
         train(mark(Stack()), lambda gm, _: make_boxed_func(gm.forward))
 
 
+@pytest.mark.row("torch._functorch._aot_autograd.graph_compile:_log_joint_graph")
 def test_no_graph_is_printed_for_nobody(printed, monkeypatch):
     monkeypatch.setattr(graph_compile.trace_log, "handlers", [])  # pytest's own
     _compile()

@@ -10,10 +10,8 @@ import torch
 from torch._dynamo import config
 from torch._higher_order_ops.region_metadata import (
     OUTLINED,
-    is_as_traced,
     known_results,
     looks,
-    note_as_traced,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -51,8 +49,8 @@ def stack(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-# Dynamo and AOTAutograd trace it; Inductor lowers it.
-@pytest.mark.parametrize(("backend", "runs"), [("aot_eager", 2), ("inductor", 3)])
+# Dynamo and AOTAutograd trace it; Inductor runs it on fake tensors and lowers it.  Once each, for eight calls.
+@pytest.mark.parametrize(("backend", "runs"), [("aot_eager", 2), ("inductor", 4)])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_body_runs_once_for_each_that_traces_it(backend: str, runs: int, dynamic: bool) -> None:
     torch._dynamo.reset()
@@ -214,29 +212,6 @@ def test_verifying_raises_when_a_body_returns_something_else(fake: FakeTensorMod
     wrong.meta["example_value"] = torch.empty(4, 3)  # type: ignore[union-attr]
     with config.patch(verify_region_reuse=True), pytest.raises(AssertionError, match="was known to return"):
         known_results(body, (torch.empty(3, 4),))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda node: setattr(node, "target", torch.ops.aten.cos.default),
-        lambda node: setattr(node, "args", (node.args[0].next, *node.args[1:])),
-        lambda node: node.graph.erase_node(node),
-    ],
-    ids="target operand erased".split(),
-)
-def test_a_body_that_a_pass_has_changed_is_not_as_it_was_traced(
-    fake: FakeTensorMode, change: Callable[[Any], Any]
-) -> None:
-    body = _traced(lambda x, y: (x.sin(), x.tan()), torch.empty(3, 4), torch.empty(3, 4))
-    assert not is_as_traced(body)
-    note_as_traced(body)
-    assert is_as_traced(body)
-    sin = next(n for n in body.graph.nodes if n.target is torch.ops.aten.sin.default)
-    if not sin.users or change.__code__.co_names[-1:] == ("erase_node",):
-        sin.replace_all_uses_with(sin.next)
-    change(sin)
-    assert not is_as_traced(body)
 
 
 def test_a_fake_mode_answers_before_it_looks_for_an_earlier_call(fake: FakeTensorMode) -> None:

@@ -28,17 +28,6 @@ def test_a_functional_tensor_is_where_its_fake_is(device):
         assert made.from_functional().device == torch.device(device)
 
 
-def test_making_one_functional_is_no_operator(monkeypatch):
-    effects, asked = torch._higher_order_ops.effects, []
-    has_effects = effects.has_effects
-    monkeypatch.setattr(effects, "has_effects", lambda op: asked.append(op) or has_effects(op))
-    with FakeTensorMode() as mode, FunctionalTensorMode():
-        made = FunctionalTensor.to_functional(_fake(mode, "cpu"))
-        assert not asked
-        made + 1
-    assert torch.ops.aten.add.Tensor in asked
-
-
 def test_in_a_kernel_it_is_on_meta():
     mode = FakeTensorMode()
     fake, functional = _fake(mode, "cpu"), FunctionalTensorMode()

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+import torch._dynamo
 from torch._subclasses.fake_impls import fast_detach
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode, plain_fake
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -87,6 +88,7 @@ class Watching(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.row("torch._subclasses.fake_impls:fast_detach")
 def test_a_copy_is_made_unseen_and_shares_memory():
     mode = FakeTensorMode()
     fake = mode.from_tensor(torch.randn(3, 4)[1:])

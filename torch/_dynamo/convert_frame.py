@@ -1,7 +1,7 @@
 """Overlay of torch._dynamo.convert_frame: whether a frame is compiled with regions, as far as is known when it begins.
 
-Under the flag, the compile has room for its calls, and looks only at its own garbage. A marked region sees to both when
-it is called. What is exported has the regions that the program marks, and no others.
+Under the flag, the compile has room for its calls; a marked region sees to that when it is called. What is exported has
+the regions that the program marks, and no others.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch._dynamo import config
-from torch._dynamo.regions.garbage import compiling as collecting_later
-from torch._dynamo.regions.garbage import set_garbage_aside
 from torch._dynamo.regions.options import without_flag_in
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import compiling, is_compiling
@@ -21,10 +19,9 @@ from torch_regions.overlay import replaces, stock
 @replaces("ConvertFrameAssert.__call__")
 def __call__(self: Any, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, *, skip: int = 0) -> Any:
     convert = stock("torch._dynamo.convert_frame:ConvertFrameAssert.__call__")
-    with without_flag_in(self._export), compiling(config.use_graph_deduplication), collecting_later():
+    with without_flag_in(self._export), compiling(config.use_graph_deduplication):
         if not config.use_graph_deduplication:
             return convert(self, frame, cache_entry, hooks, frame_state, skip=skip + 1)
-        set_garbage_aside()
         return call_with_room(convert, self, frame, cache_entry, hooks, frame_state, skip=skip + 2)
 
 

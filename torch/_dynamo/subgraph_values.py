@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.regions.release import BaseSetVariable, CustomClassObjectVariable
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import BaseListVariable
-from torch._dynamo.variables.script_object import TorchScriptObjectVariable
-from torch._dynamo.variables.sets import SetVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from torch.fx import Proxy
 
 
-IN_A_GRAPH = (TensorVariable, SymNodeVariable, TorchScriptObjectVariable)
+IN_A_GRAPH = (TensorVariable, SymNodeVariable, CustomClassObjectVariable)
 
 
 class GraphOutputs(tuple[VariableTracker, ...]):
@@ -50,7 +49,7 @@ def trackers_in(value: VariableTracker, side_effects: SideEffects) -> list[Varia
             return
         if isinstance(vt, IN_A_GRAPH):
             found.append(vt)
-        elif isinstance(vt, (ConstDictVariable, SetVariable)):
+        elif isinstance(vt, (ConstDictVariable, BaseSetVariable)):
             for key in vt.items:  # the walk itself passes keys over
                 VariableTracker.visit(visit, key.vt, seen, side_effects)
 

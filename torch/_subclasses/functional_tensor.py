@@ -2,8 +2,7 @@
 
 A functional tensor asks the tensor that it wraps for its device. Stock answers as it would compute an operator: may it
 decompose, has it an effect, what of its arguments is to be unwrapped, and so on. AOTAutograd makes some fifty of them
-for a call of a region, three for each parameter and one for each gradient: a twentieth of what such a call costs.
-Nor is what it asks for meant for the mode that watches the program's torch functions.
+for a call of a region, three for each parameter and one for each gradient.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torch_regions.overlay import replaces, stock
 
@@ -26,13 +24,3 @@ def __torch_dispatch__(
         return args[0].device
     dispatch = stock("torch._subclasses.functional_tensor:FunctionalTensorMode.__torch_dispatch__")
     return dispatch(self, func, types, args, kwargs)
-
-
-@replaces("FunctionalTensor.to_functional")
-@staticmethod
-def to_functional(x: torch.Tensor) -> FunctionalTensor:
-    make = stock("torch._subclasses.functional_tensor:FunctionalTensor.to_functional")
-    if type(x) is not FakeTensor:
-        return make(x)  # type: ignore[no-any-return]
-    with torch._C.DisableTorchFunction():
-        return make(x)  # type: ignore[no-any-return]

@@ -143,20 +143,3 @@ def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
     if _MAY_LIFT.of(output) and is_plain_parameter(value) and _is_lifted(output, self.source, value):
         return _lift(self, value)
     return stock("torch._dynamo.variables.builder:VariableBuilder.wrap_tensor")(self, value)
-
-
-@replaces("VariableBuilder._wrap")
-def _wrap(self: Any, value: Any) -> Any:
-    # Stock asks for the exact type first, too, but makes stand-ins for what Triton would define before it does.
-    exact = self._type_dispatch().get(type(value))
-    if exact is not None:
-        return exact(self, value)
-    return stock("torch._dynamo.variables.builder:VariableBuilder._wrap")(self, value)
-
-
-@replaces("VariableBuilder.mark_static_input")
-def mark_static_input(self: Any, value: torch.Tensor, guard: bool) -> None:
-    # Each module on the way to a parameter marks it again.
-    marked = get_static_address_type(value) == ("guarded" if guard else "unguarded")
-    if not marked or value in self.tx.output.side_effects:
-        stock("torch._dynamo.variables.builder:VariableBuilder.mark_static_input")(self, value, guard)

@@ -61,6 +61,7 @@ from torch._dynamo.variables.higher_order_ops import (
     validate_subgraph_output_types,
 )
 from torch._dynamo.variables.tensor import SymNodeVariable
+from torch.utils._release import RELEASE
 
 from torch_regions.overlay import replaces
 
@@ -74,6 +75,11 @@ if TYPE_CHECKING:
 _INPUT_MODES = frozenset({"automatic", "automatic_with_forced_inputs", "flatten_manual", "manual"})
 
 
+def _said(allowed: bool | None) -> bool:
+    """Whether a body may write to its inputs, or alias them; from 2.15 on, only where its operator says so."""
+    return RELEASE < (2, 15) if allowed is None else allowed
+
+
 @dataclasses.dataclass(frozen=True)
 class _Policy:
     """What a body may do, and how its outputs are chosen. See Note [Operators that count positions]"""
@@ -82,6 +88,7 @@ class _Policy:
     filter_aliased_intermediates: bool
     supports_input_mutation: bool
     supports_aliasing: bool
+    supports_input_input_aliasing: bool
     counts_positions: bool
     counts_repeats: bool
 
@@ -195,9 +202,14 @@ def _trace_body(
         subtracer.traced_with_externally_visible_side_effects = flag
     _tell_parent_of_side_effects(subtracer, flagged)
     graph = _record_outputs(tx, subtracer, outputs)
-    check_aliasing_and_input_mutation(
-        subtracer, graph, policy.supports_input_mutation, policy.supports_aliasing, source_target
-    )
+    check: dict[str, Any] = {
+        "supports_input_mutation": policy.supports_input_mutation,
+        "supports_aliasing": policy.supports_aliasing,
+        "source_target": source_target,
+    }
+    if RELEASE >= (2, 15):
+        check["supports_input_input_aliasing"] = policy.supports_input_input_aliasing
+    check_aliasing_and_input_mutation(subtracer, graph, **check)
     return output, graph, outputs
 
 
@@ -239,8 +251,9 @@ def speculate_subgraph_with_wrap_semantics(
     set_subgraph_inputs: str = "automatic",
     restore_side_effects: bool = True,
     under_activation_checkpoint: bool = False,
-    supports_input_mutation: bool = True,
-    supports_aliasing: bool = True,
+    supports_input_mutation: bool | None = None,
+    supports_aliasing: bool | None = None,
+    supports_input_input_aliasing: bool = False,
     tracer: SubgraphTracer | None = None,
 ) -> tuple[VariableTracker, torch.fx.Graph, dict[Proxy, Proxy], GraphOutputs]:
     """Trace ``f`` into a subgraph: its value, the graph, what the graph lifted, and a tracker per graph output.
@@ -253,8 +266,9 @@ def speculate_subgraph_with_wrap_semantics(
     policy = _Policy(
         allow_side_effects=under_activation_checkpoint or not restore_side_effects,
         filter_aliased_intermediates=not under_activation_checkpoint,
-        supports_input_mutation=supports_input_mutation,
-        supports_aliasing=supports_aliasing,
+        supports_input_mutation=_said(supports_input_mutation),
+        supports_aliasing=_said(supports_aliasing),
+        supports_input_input_aliasing=supports_input_input_aliasing,
         counts_positions=positions,
         counts_repeats=positions,
     )
@@ -277,16 +291,18 @@ def speculate_subgraph_with_auto_output_flattening(
     set_subgraph_inputs: str = "automatic",
     allow_side_effects: bool = False,
     filter_aliased_intermediates: bool = False,
-    supports_input_mutation: bool = True,
-    supports_aliasing: bool = True,
+    supports_input_mutation: bool | None = None,
+    supports_aliasing: bool | None = None,
+    supports_input_input_aliasing: bool = False,
     tracer: SubgraphTracer | None = None,
 ) -> tuple[VariableTracker, torch.fx.Graph, dict[Proxy, Proxy], GraphOutputs, SubgraphTracingInfo]:
     positions = _looks_at_positions(source_target, set_subgraph_inputs, tracer)
     policy = _Policy(
         allow_side_effects=allow_side_effects,
         filter_aliased_intermediates=filter_aliased_intermediates,
-        supports_input_mutation=supports_input_mutation,
-        supports_aliasing=supports_aliasing,
+        supports_input_mutation=_said(supports_input_mutation),
+        supports_aliasing=_said(supports_aliasing),
+        supports_input_input_aliasing=supports_input_input_aliasing,
         counts_positions=positions or source_target is torch._higher_order_ops.invoke_subgraph,
         counts_repeats=positions,
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.exc import ObservedException, Unsupported
 from torch._dynamo.regions.frame import FRAME, RegionCall
-from torch._dynamo.regions.garbage import set_garbage_aside
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import regions_found
 from torch._dynamo.regions.trace.call import call_region
@@ -95,7 +94,6 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
         )
         # See Note [Off means off]
         regions_found()
-        set_garbage_aside()
         limit = getattr(mark, "__marked_compile_region_max_reuse_entries__", 8)
         if FRAME.of(tx.output).open is not None:
             return call_region(tx, call, fn, args[1:], kwargs, limit)

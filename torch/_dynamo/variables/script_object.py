@@ -9,8 +9,19 @@ from torch._dynamo.regions.trace.events import TRACE_EVENTS
 from torch_regions.overlay import replaces, stock
 
 
-@replaces("TorchScriptObjectVariable.as_python_constant")
-def as_python_constant(self: Any) -> Any:
+def _opened(tracker: Any) -> None:
     for events in TRACE_EVENTS:
-        events.opened.add(self.source)
+        events.opened.add(tracker.source)
+
+
+@replaces("CustomClassObjectVariable.as_python_constant")
+def as_python_constant(self: Any) -> Any:
+    _opened(self)
+    return stock("torch._dynamo.variables.script_object:CustomClassObjectVariable.as_python_constant")(self)
+
+
+# The name that 2.13 has for the same class.
+@replaces("TorchScriptObjectVariable.as_python_constant")
+def as_python_constant_of_script_object(self: Any) -> Any:
+    _opened(self)
     return stock("torch._dynamo.variables.script_object:TorchScriptObjectVariable.as_python_constant")(self)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import types
+import uuid
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -63,22 +63,24 @@ def autograd_cache_key(
     example_inputs: Sequence[Any],
     config: Any,
     compiler_config_extra: Any = None,
+    act_input_paths: Sequence[Any] = (),
 ) -> tuple[str, list[str]]:
     """A key that two graphs share if and only if they mean the same, whatever anything in them is called.
 
     Raises ``BypassAOTAutogradCache`` for a graph that is not cached; under ``bypass_autograd_cache_key`` such a graph
     gets a key of its own.  ``autograd_cache_normalize_inputs = False`` gives stock's key.
     """
+    more = (act_input_paths,) if act_input_paths else ()  # 2.13 has no such parameter
     gm = mod.gm if isinstance(mod, torch._dynamo.utils.GmWrapper) else mod
     if not functorch_config.autograd_cache_normalize_inputs or not isinstance(gm, torch.fx.GraphModule):
-        return stock(f"{_MODULE}:autograd_cache_key")(mod, example_inputs, config, compiler_config_extra)
+        return stock(f"{_MODULE}:autograd_cache_key")(mod, example_inputs, config, compiler_config_extra, *more)
     try:
-        parts = parts_of_key(gm, example_inputs, config, compiler_config_extra)
+        parts = parts_of_key(gm, example_inputs, config, compiler_config_extra, *more)
     except Exception as error:
         tell("bypass", str(error).splitlines()[0] if str(error) else type(error).__name__)
         if functorch_config.bypass_autograd_cache_key:
             log.info("no AOTAutograd cache key for this graph, a random one instead", exc_info=True)
-            return str(random.random()), []
+            return uuid.uuid4().hex, []
         raise
     key = AOTAUTOGRAD_CACHE_PREFIX + sha256_hash(parts.text().encode())
     _asked.clear()
@@ -91,13 +93,13 @@ def autograd_cache_key(
 
 
 def parts_of_key(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], config: Any, compiler_config_extra: Any
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], config: Any, compiler_config_extra: Any, *more: Any
 ) -> KeyParts:
     """The parts of a graph's key.  Raises ``BypassAOTAutogradCache`` if the graph is not cached."""
     from torch._functorch._aot_autograd.autograd_cache import _check_triton_cache_version
 
     _check_triton_cache_version()
-    details = AOTAutogradCacheDetails(gm, example_inputs, config, create_fx_config(compiler_config_extra))
+    details = AOTAutogradCacheDetails(gm, example_inputs, config, create_fx_config(compiler_config_extra), *more)
     symbols = SymbolNames(example_inputs, FxGraphCache._get_shape_env())
     pickler = CanonicalPickler(gm, symbols)
     try:

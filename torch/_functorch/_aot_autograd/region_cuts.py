@@ -24,6 +24,9 @@ from torch.fx import Graph, Node
 
 
 _CALL = torch.ops.higher_order.invoke_subgraph
+# Marks of nodes about which the solver has rules of its own: what the user wants recomputed, and what is written to an
+# input after the forward (from 2.15 on).
+_UNDECIDED = frozenset({"recompute", "aot_runtime_epilogue_input_mutation"})
 
 
 class PartOfGraph:
@@ -59,7 +62,7 @@ class Settled:
         return PartOfGraph(self._graph, [node for node in self._graph.nodes if not self._is_idle(node, settled)])
 
     def _is_settled(self, node: Node) -> bool:
-        if node in self._info.required_bw_nodes or "recompute" in node.meta:
+        if node in self._info.required_bw_nodes or not _UNDECIDED.isdisjoint(node.meta):
             return False
         if type(node.meta.get("val")) is not torch._subclasses.FakeTensor or not self._only_saved(node):
             return False

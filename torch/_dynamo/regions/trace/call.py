@@ -173,7 +173,7 @@ class PreparedArguments:
 
     def bucket(self, arguments: Arguments, call: RegionCall) -> tuple[Any, ...]:
         key = arguments.key if call.key is None else ("of the user", call.key)
-        return arguments.function, key, self.state, frozenset(self.bindings.items())
+        return arguments.function, _compiled_as(call, key), self.state, frozenset(self.bindings.items())
 
     def variant_for(self, recorder: ReadSetRecorder) -> Arguments:
         """The variant that says what the call saw of its lists."""
@@ -187,6 +187,11 @@ class PreparedArguments:
         if self.variants[-1].lists:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, "what a list holds")
         return self.variants[-1]
+
+
+def _compiled_as(call: RegionCall, key: Hashable) -> Hashable:
+    """``key``, for calls whose mark asks for the same options: a body is compiled under those of one mark."""
+    return key if call.options is None else ("under options", id(call.options), key)
 
 
 def _defer_all(
@@ -218,7 +223,7 @@ def _add_others(
     """
     keys, bindings = [entry.bucket[1]], [entry.bucket[-1]]
     if entry.call.key is None and (looked_at := _looked_at(tx, then, fn, args, kwargs)) is not None:
-        keys.append(looked_at)
+        keys.append(_compiled_as(entry.call, looked_at))
     if (bound := _bindings(tx)) != held.bindings and _only_counts(tx, held.bindings, bound, recorder):
         bindings.append(frozenset(bound.items()))
     function, _, state, _ = entry.bucket

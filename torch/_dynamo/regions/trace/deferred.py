@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from torch._dynamo.regions.release import settled
 from torch._dynamo.regions.trace.events import Recorder
 from torch._dynamo.regions.trace.expressions import Expression, Given
 from torch._dynamo.regions.trace.substitution import resolver
@@ -230,7 +231,7 @@ def constant_of(tracker: VariableTracker) -> Any:
     """The value of a constant that Dynamo knows already; None for anything else."""
     if type(tracker) is DeferredConstant:
         return tracker.deferred_value
-    known = tracker.unwrap()
+    known = settled(tracker).unwrap()
     return known.value if type(known) is ConstantVariable else None
 
 

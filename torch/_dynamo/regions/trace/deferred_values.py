@@ -142,8 +142,9 @@ class DeferredValues:
         They are guarded as if looked at: the program does look, whether or not the result depends on it.
         """
         unseen = [_unseen_global(a) for a in args]
-        constants = all(s is not None or deferred_type(a) is not None for a, s in zip(args, unseen, strict=True))
-        if not constants or not any(unseen) or not self._is_only(tx):
+        if not any(unseen) or not self._is_only(tx):
+            return args
+        if any(source is None and deferred_type(a) is None for a, source in zip(args, unseen, strict=True)):
             return args
         with self.recorder.unrecorded():
             looked = [a if source is None else a.realize() for a, source in zip(args, unseen, strict=True)]

@@ -11,6 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.release import contents_changed
 from torch._dynamo.variables.misc import CellVariable, DeletedVariable, NewGlobalVariable, PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
@@ -75,7 +76,7 @@ def _stores(
     side_effects = tx.output.side_effects
     kinds = (NewGlobalVariable, CellVariable, PythonModuleVariable, UserDefinedObjectVariable)
     if not isinstance(tracker, kinds) or (
-        isinstance(tracker, UserDefinedObjectVariable) and tracker.is_base_vt_modified(side_effects)
+        isinstance(tracker, UserDefinedObjectVariable) and contents_changed(tracker, side_effects)
     ):
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(tracker).__name__}")
     before = recorder.before.get(tracker, {})

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo import variables
 from torch._dynamo.regions.keys import Unkeyable, constant_key, function_key, symbol_key, tensor_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.release import DICTS, bound_to, settled
 from torch._dynamo.regions.trace.deferred import Deferred, DeferredConstant, DeferredList
 from torch._dynamo.regions.trace.substitution import bare, resolver
 from torch._dynamo.source import AttrSource
@@ -100,7 +101,7 @@ class Arguments:
                 return "held", type(tracker.deferred_value)
             tracker = tracker.realize()  # of the call around this one
         if issubclass(type(tracker), LazyVariableTracker):
-            lazy: Any = tracker
+            lazy: Any = settled(tracker)
             if not lazy.is_realized():
                 return self._sourced(lazy.peek_value(), lazy.original_source(), lazy)
             tracker = lazy.unwrap()
@@ -128,7 +129,7 @@ class Arguments:
             return self._tensor(tracker)
         if kind is SymNodeVariable:
             return ("symbol", self._keyed(symbol_key, tracker.sym_num), self._number(tracker.proxy.node))
-        sourced = kind in (TupleVariable, ListVariable, ConstDictVariable) and tracker.source is not None
+        sourced = kind in (TupleVariable, ListVariable, *DICTS) and tracker.source is not None
         if sourced and not self._tx.output.side_effects.is_modified(tracker):
             # Like an object: what it holds is behind its source.
             return self._seen_behind(resolver(self._tx)(tracker.source))
@@ -143,9 +144,7 @@ class Arguments:
             return self._once(tracker, lambda: (kind, *map(self._walk, tracker.items)))
         if kind is ConstDictVariable:
             items = tracker.items.items()
-            return self._once(
-                tracker, lambda: (tracker.user_cls, *((self._walk(k.vt), self._walk(v)) for k, v in items))
-            )
+            return self._once(tracker, lambda: (kind, *((self._walk(k.vt), self._walk(v)) for k, v in items)))
         if (found := self._function(tracker)) is not None:
             return found
         if isinstance(tracker, variables.UserDefinedObjectVariable) and tracker.source is not None:
@@ -181,7 +180,7 @@ class Arguments:
             # By identity: two functions of one code object may differ in closures and defaults.
             return ("function", tracker.fn)
         if kind is UserMethodVariable:
-            return ("method", tracker.fn, self._walk(tracker.obj))
+            return ("method", tracker.fn, self._walk(bound_to(tracker)))
         if kind is FunctoolsPartialVariable:
             named = ((name, self._walk(value)) for name, value in tracker.keywords.items())
             return ("partial", self._walk(tracker.func), *map(self._walk, tracker.args), *named)

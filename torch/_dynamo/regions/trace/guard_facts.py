@@ -28,6 +28,7 @@ from torch._dynamo.regions.trace.objects import (
     own_attributes,
 )
 from torch._guards import Source
+from torch.utils._release import RELEASE
 
 
 class GuardDecision(enum.Enum):
@@ -140,6 +141,12 @@ GUARDS: dict[str, Fact | GuardDecision] = {
     "DTENSOR_SPEC_MATCH": GuardDecision.REFUSED,
     "DICT_VERSION": GuardDecision.REFUSED,
 }
+if RELEASE >= (2, 15):
+    # Storage that is shared until it is written to, the stream that is current, a list's iterator: nothing here reads
+    # them as Dynamo does.
+    GUARDS |= dict.fromkeys(
+        ("COW_TENSOR_MATCH", "CURRENT_STREAM_MATCH", "LIST_REVERSEITERATOR_LEN"), GuardDecision.REFUSED
+    )
 
 # Guards that say which constant stands there. Whether Dynamo treats a number as a constant is decided when it is built.
 _OF_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")

@@ -16,6 +16,7 @@ import torch.fx
 from torch._dynamo import variables
 from torch._dynamo.regions.keys import Unkeyable, tensor_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.release import COMPUTED
 from torch._dynamo.regions.trace.expressions import Applied, Behind, Bound, Given
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
@@ -116,6 +117,8 @@ class RecipeWriter:
             return Recipe(lambda maker: maker.constant(expression), ("expression", expression))
         if issubclass(type(tracker), LazyVariableTracker):
             lazy: Any = tracker
+            if not lazy.is_realized() and type(lazy) in COMPUTED:
+                return self._computed(lazy._cache)
             if not lazy.is_realized():
                 if any(lazy is path.seen for path in self.deferred.paths):
                     raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, lazy.original_source().name)
@@ -145,19 +148,29 @@ class RecipeWriter:
             return Recipe(
                 lambda maker: kind([item.make(maker) for item in items], **fresh), (kind, *(i.says for i in items))
             )
-        if kind is ConstDictVariable:
+        if kind is ConstDictVariable and tracker.python_type() is dict:
             pairs = [(key, self.write(value)) for key, value in tracker.items.items()]
             if not all(type(key.vt) is ConstantVariable for key, _ in pairs):
                 raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a dict whose keys are no constants")
             return Recipe(
                 lambda maker: ConstDictVariable(
-                    {key: value.make(maker) for key, value in pairs}, tracker.user_cls, mutation_type=ValueMutationNew()
+                    {key: value.make(maker) for key, value in pairs}, mutation_type=ValueMutationNew()
                 ),
-                (tracker.user_cls, *((repr(key.vt.as_python_constant()), value.says) for key, value in pairs)),
+                (kind, *((repr(key.vt.as_python_constant()), value.says) for key, value in pairs)),
             )
         if kind in (UserDefinedObjectVariable, FrozenDataClassVariable):
             return self._object(tracker)
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, kind.__name__)
+
+    def _computed(self, cache: Any) -> Recipe:
+        """The recipe of a constant that no one has looked at: it is computed anew, of what its operands are then."""
+        parts = [self.write(part) for part in cache.args]
+        return Recipe(
+            lambda maker: variables.BuiltinVariable(cache.op).call_function(
+                maker.tx, [part.make(maker) for part in parts], {}
+            ),
+            ("computed", cache.op, *(part.says for part in parts)),
+        )
 
     def write_target(self, tracker: VariableTracker) -> Recipe:
         """The recipe of an object that the call changes."""

@@ -29,7 +29,7 @@ from torch._dynamo.regions.trace.read_set import (
 )
 from torch._dynamo.regions.trace.recipe import RecipeWriter
 from torch._dynamo.regions.trace.state import cells_of, tensor_state
-from torch._dynamo.regions.trace.substitution import Resolver, bare, resolver, root_of
+from torch._dynamo.regions.trace.substitution import Resolver, Roots, bare, resolver, root_of
 from torch._dynamo.regions.trace.values import check_kinds, check_steps
 from torch._dynamo.source import LocalCellSource
 from torch._dynamo.variables.functions import UserFunctionVariable
@@ -110,7 +110,8 @@ def _untouched(arguments: Arguments, recorder: ReadSetRecorder) -> set[Source]:
     for path in deferred.paths:
         if path.seen.is_realized() or any(root_of(s, (path.element,)) for s in others):
             raise CannotReuse(ReuseMissReason.INDEX_NOT_ALONE, path.element.name)
-    return deferred.untouched - {root_of(s, deferred.untouched) for s in (*others, *recorder.looked_at())}
+    roots = Roots(deferred.untouched)
+    return deferred.untouched - {roots.of(s) for s in (*others, *recorder.looked_at())}
 
 
 def _check_pending(
@@ -121,7 +122,8 @@ def _check_pending(
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
     # What the call itself has changed is as it was before, if it was not changed then.
     now = {id(tracker) for tracker in existing if tracker not in recorder.before}
-    met = (t for t in reachable(recorder.read_objects()) if not _is_under(t, untouched))
+    roots = Roots(untouched)
+    met = (t for t in reachable(recorder.read_objects()) if not _is_under(t, roots))
     if old := changed_among(tx, met, now):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
 
@@ -167,7 +169,8 @@ def _condition(
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
     # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
     own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
-    met = [t for t in reachable(read) if id(t) not in own and not _is_under(t, untouched)]
+    ends = Roots(untouched)
+    met = [t for t in reachable(read) if id(t) not in own and not _is_under(t, ends)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
         behind.leaf_sources,
@@ -208,16 +211,21 @@ class _Behind:
         self.leaf_sources = [leaf.sources for leaf in arguments.leaves]
         paths = (path.element for path in recorder.deferred.paths)
         self.roots = {s for sources in self.leaf_sources for s in sources}.union(paths)
-        self._ends = self.roots | untouched
+        self._ends = Roots(self.roots | untouched)
+        self._begun = Roots(self.roots)
         # A function among the arguments is compared by identity, and so are its cells.
         functions = (leaf.sources for leaf in arguments.leaves if type(leaf.tracker.unwrap()) is UserFunctionVariable)
         self._functions = set(itertools.chain.from_iterable(functions))
 
     def holds(self, source: Source) -> bool:
-        return root_of(source, self._ends) in self.roots
+        return self._ends.of(source) in self.roots
+
+    def begins(self, source: Source) -> bool:
+        """Whether ``source`` begins with an argument, by way of an element that was not reached or otherwise."""
+        return self._begun.of(source) is not None
 
     def is_function(self, source: Source) -> bool:
-        return root_of(source, self._ends) in self._functions
+        return self._ends.of(source) in self._functions
 
     def check_arguments(self, arguments: Arguments) -> None:
         """Raises CannotReuse when sources behind an argument begin with one that the fingerprint does not show."""
@@ -256,7 +264,7 @@ def _unmoved(
 ) -> dict[int, Source]:
     """Objects that are the same in every call, by id: met, or known, at a source that no argument leads to."""
     found: dict[int, Source] = {}
-    for source, value in _values([s for s in ways if root_of(s, behind.roots) is None], resolve):
+    for source, value in _values([s for s in ways if not behind.begins(s)], resolve):
         found.setdefault(id(value), source)
     trackers = tx.output.side_effects.id_to_variable
     for source, value in values:
@@ -265,7 +273,7 @@ def _unmoved(
             continue
         if type(owner.source) is LocalCellSource:
             raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{source.name}, a cell of the frame")
-        if root_of(owner.source, behind.roots) is None:
+        if not behind.begins(owner.source):
             # What the frame learned of it is guarded at a source that is the same in every call.
             found.setdefault(id(value), owner.source)
     return found
@@ -340,5 +348,5 @@ def _lifted(recorder: ReadSetRecorder, resolve: Resolver) -> set[Source]:
     return found
 
 
-def _is_under(tracker: VariableTracker, sources: set[Source]) -> bool:
-    return tracker.source is not None and root_of(tracker.source, sources) is not None
+def _is_under(tracker: VariableTracker, sources: Roots) -> bool:
+    return tracker.source is not None and sources.of(tracker.source) is not None

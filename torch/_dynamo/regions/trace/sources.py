@@ -13,6 +13,7 @@ from typing import Any
 
 from torch._dynamo import source as sources
 from torch._guards import ChainedSource, Source
+from torch.utils._release import RELEASE
 
 
 class Step(enum.Enum):
@@ -23,10 +24,11 @@ class Step(enum.Enum):
     SAME = enum.auto()  # another name for the same thing
     EVALUATED = enum.auto()  # by torch, of its base alone: the class of it, a cell of it, ...
     OTHER = enum.auto()  # by torch, of several sources, or of none
+    REFUSED = enum.auto()  # a call that reads through it is not reused
 
 
 class NoStep(Exception):
-    """A source of a kind that no decision was made about."""
+    """A source of a kind that is refused, or that no decision was made about."""
 
 
 _BY_KIND: dict[Step, tuple[Any, ...]] = {
@@ -98,13 +100,22 @@ _BY_KIND: dict[Step, tuple[Any, ...]] = {
         sources.TorchFunctionModeStackSource,
     ),
 }
+if RELEASE >= (2, 15):
+    _BY_KIND[Step.REFUSED] = (
+        # What it leads to depends on the context that is asked, not on its base alone.
+        sources.ContextVarGetSource,
+        # An iterator that is being stepped has state that no guard of ours compares.
+        sources.ListReverseIteratorBackingListSource,
+        # To ask for its value waits for a collective.
+        sources.UnwrapCollectiveTensorSource,
+    )
 STEPS: dict[Any, Step] = {kind: step for step, kinds in _BY_KIND.items() for kind in kinds}
 
 
 def step_of(source: Any) -> tuple[Step, Any]:
     """How ``source`` leads on from its base, and by which name or index.  Raises NoStep."""
-    step = STEPS.get(type(source))
-    if step is None:
+    step = STEPS.get(type(source), Step.REFUSED)
+    if step is Step.REFUSED:
         raise NoStep(type(source).__name__)
     if step is Step.ATTRIBUTE:
         return step, source.member

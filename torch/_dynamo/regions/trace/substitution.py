@@ -23,6 +23,7 @@ from torch._dynamo.source import (
     UnspecializedParamBufferSource,
 )
 from torch._guards import ChainedSource, Source
+from torch.utils._release import RELEASE
 
 
 if TYPE_CHECKING:
@@ -38,6 +39,29 @@ def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
             return at
         at = at.base if isinstance(at, ChainedSource) else None
     return None
+
+
+class Roots:
+    """``root_of`` for many sources that begin with one another: each of their beginnings is looked up once."""
+
+    def __init__(self, roots: set[Source]) -> None:
+        self._roots = roots
+        self._known: dict[Source | None, Source | None] = {None: None}
+
+    def of(self, source: Source) -> Source | None:
+        if not self._roots:
+            return None
+        way: list[Source] = []
+        at: Source | None = source
+        while at is not None and at not in self._known:
+            way.append(at)
+            if at in self._roots:
+                self._known[at] = at
+                break
+            at = at.base if isinstance(at, ChainedSource) else None
+        root = self._known[at]
+        self._known.update(dict.fromkeys(way, root))
+        return root
 
 
 def bare(source: Source) -> Source:
@@ -265,7 +289,12 @@ class GuardActions:
 
     def in_class(self, source: Source) -> Source | None:
         """The source by which Dynamo looked up this attribute of a class before, if it did."""
-        return self._in_classes.get((id(self.value(source)), source.index))  # type: ignore[attr-defined]
+        return self._in_classes.get(self._lookup_key(source))
+
+    def _lookup_key(self, source: Any) -> tuple[int, str]:
+        """Dynamo's key of a lookup in a class: by what was found there, and from 2.15 on by the class that has it."""
+        found = source.base.base if RELEASE >= (2, 15) else source
+        return id(self.value(found)), source.index
 
     def known(self, value: Any) -> Source | None:
         """The source that an object is known by: through its tracker, or where a call was stamped out that met it."""
@@ -297,7 +326,7 @@ class GuardActions:
         """Lets a lookup in a class, which this call would be the first to make, be known to later ones."""
         if is_found_in_class(binding.source):
             new: Any = self.substitution.of(binding)
-            self._in_classes.setdefault((id(binding.value), binding.source.index), new)  # type: ignore[attr-defined]
+            self._in_classes.setdefault(self._lookup_key(binding.source), new)
         self._absent.update(absence for _, absence in self._absences(binding, makers))
 
     def look(self, source: Source) -> SourceBinding:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.sources import NoStep, step_of
 from torch._guards import ChainedSource, Source
+from torch.utils._release import RELEASE
 
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ VALUES = _names(
     # Tensors, by metadata and autograd state. Numbers with a symbol are refused where they are met.
     " TensorVariable TensorWithTFOverrideVariable NumpyNdarrayVariable UnspecializedPythonVariable SymNodeVariable"
     " DelayGraphBreakVariable UntypedStorageVariable"
-    # Objects that are opaque to Dynamo, by class and by what the class declares.
-    " TorchScriptObjectVariable"
     # Containers, by class, length, keys and order; what they hold has sources of its own.
     " BaseListVariable ConstDictVariable SetVariable DictViewVariable DictKeySetVariable MappingProxyVariable"
     " SliceVariable RangeVariable NamedTupleVariable MutableMappingVariable OrderedSetClassVariable"
@@ -44,7 +43,7 @@ VALUES = _names(
     " IteratorVariable ListIteratorVariable TupleIteratorVariable CountIteratorVariable"
     # Objects, by class, own attributes, and guards on what is read.
     " UserDefinedVariable UserDefinedObjectVariable ObjectVariable UserDefinedClassVariable PythonModuleVariable"
-    " UserDefinedExceptionClassVariable UserDefinedExceptionObjectVariable OpaqueObjectClassVariable"
+    " UserDefinedExceptionClassVariable UserDefinedExceptionObjectVariable"
     " InspectVariable WorldMetaClassVariable UnspecializedNNModuleVariable FSDPManagedNNModuleVariable"
     " NNModuleVariable WeakRefVariable LoggingLoggerVariable DebuggingVariable NewGlobalVariable"
     " IgnoredFunctionVariable TensorSubclassVariable GetSetDescriptorVariable MemberDescriptorVariable"
@@ -70,6 +69,17 @@ REFUSED = _names(
     " CreateTMADescriptorExperimentalVariable CreateTMADescriptorStableVariable ComptimeVariable"
     " DistributedVariable RemovableHandleVariable LocalGeneratorObjectVariable IntWrapperVariable"
 )
+
+
+# Objects that are opaque to Dynamo, by class and by what the class declares; and what one release alone has.
+if RELEASE >= (2, 15):
+    VALUES |= _names("CustomClassObjectVariable CustomClassVariable BaseSetVariable")
+    # What a context variable is set to, the pool that allocates, the bytes of an array.
+    REFUSED |= _names("ContextVarVariable CUDAMemPoolVariable CUDAMemPoolContextVariable ByteArrayVariable")
+    # A device that is another one on each rank.
+    REFUSED |= _names("CurrentDeviceVariable CurrentDeviceContextVariable")
+else:
+    VALUES |= _names("TorchScriptObjectVariable OpaqueObjectClassVariable")
 
 
 @functools.cache
