@@ -42,7 +42,8 @@ def check(
                 for value, inputs in ((actual, [a for a, _ in leaves]), (expected, [b for _, b in leaves])):
                     value.square().sum().backward(inputs=inputs)
                 for a, b in leaves:
-                    torch.testing.assert_close(a.grad, b.grad)
+                    # Rounding goes by the largest terms of a sum: a small element is no nearer than a large one.
+                    torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=2e-6 * max(1.0, b.grad.abs().max().item()))
             if number == 0:
                 found = counters["aot_autograd"]
                 assert (found["autograd_cache_hit"], found["autograd_cache_miss"]) == ((1, 0) if hit else (0, 1)), found
