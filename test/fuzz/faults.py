@@ -15,7 +15,7 @@ import torch._dynamo.convert_frame  # (Dynamo is imported before a part of it is
 from torch._dynamo.regions import keys
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace import lookup, stamp
-from torch._dynamo.regions.trace.read_set import ReadSetRecorder
+from torch._dynamo.regions.trace.guard_facts import GuardFact
 from torch._functorch._aot_autograd import autograd_cache_parts
 from torch.utils import _ambient_state
 
@@ -29,8 +29,11 @@ def constant_dropped_from_the_node_key() -> Any:
 
 
 def observation_dropped() -> Any:
-    """Sources that tracing looked at without a guard are not in the read set."""
-    return mock.patch.object(ReadSetRecorder, "looked_at", lambda self: [])
+    """The constants that tracing found behind an argument are not compared."""
+    holds = GuardFact.holds
+    return mock.patch.object(
+        GuardFact, "holds", lambda fact, value: fact.kind in ("EQUALS_MATCH", "CONSTANT_MATCH") or holds(fact, value)
+    )
 
 
 def _without(keep: Callable[[Any, Any], bool]) -> Any:
