@@ -25,8 +25,8 @@ test: $(READY)
 
 # A few minutes for a release that `make test` is not run for: the manifest, the decisions about each kind of guard,
 # source and value, and programs of each kind.
-SMOKE := test/overlay/test_releases.py test/dynamo/test_region_decisions.py test/dynamo/test_computed_constants.py \
-	test/dynamo/test_marked_effects.py test/dynamo/test_region_held.py test/functorch/test_region_boundary_cost.py
+SMOKE := test/overlay/test_releases.py $(addprefix test/dynamo/regions/trace/,test_decisions.py test_expressions.py \
+	test_deferred.py) test/dynamo/variables/test_invoke_subgraph_effects.py test/functorch/test_region_boundary_cost.py
 
 smoke: $(READY)
 	$(BIN)/python -m torch_regions verify

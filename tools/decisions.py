@@ -3,7 +3,7 @@
     python tools/decisions.py
 
 Three tables: kinds of guards (``trace/guard_facts.py``), kinds of sources (``trace/sources.py``), and the trackers that
-the branches of ``VariableBuilder`` make (``trace/values.py``).  ``test_region_decisions.py`` fails when Dynamo has a
+the branches of ``VariableBuilder`` make (``trace/values.py``).  ``test_decisions.py`` fails when Dynamo has a
 kind that is in none of them.
 """
 

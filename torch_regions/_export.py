@@ -24,8 +24,10 @@ _AUTHOR = ("torch-regions", "torch-regions@invalid")
 # Where the tests of the series are in torch's tree, and which of ours they are
 _TESTS = "test/regions"
 _TEST_FOLDERS = ("testing", "dynamo", "functorch", "fx", "higher_order_ops", "inductor", "subclasses")
-_IS_OF_LOADER = re.compile(r"^\s*(from|import) (torch_regions|overlay_tools)\b", re.MULTILINE)
-_PYTEST = f"[pytest]\npythonpath = . {' '.join(_TEST_FOLDERS)}\naddopts = --import-mode=importlib\n"
+_PYTEST = "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\n"
+# What is not part of the series
+_OURS = re.compile(r"^\s*(?:from|import) (?:torch_regions|benchmarks)\b", re.MULTILINE)
+_HELPERS = re.compile(r"^\s*from testing(?:\.(\w+) import| import (\w+))", re.MULTILINE)
 _DATE = "2026-01-01T00:00:00+0000"  # the same text for the same overlay
 
 
@@ -60,11 +62,9 @@ def patches(manifest: Manifest, files: dict[str, str], sources: StockSources) ->
 
 def add_tests(series: list[_Patch], root: str) -> None:
     """Adds the tests of `root`, if it has any, to the patches that they test; helpers come with the first patch."""
-    for path in _test_files(root):
-        text = _read(os.path.join(root, "test", *path.split("/")))
+    texts = _test_texts(root)
+    for path, text in texts.items():
         is_test = path.rpartition("/")[2].startswith("test_")
-        if is_test and _IS_OF_LOADER.search(text):
-            continue
         wanted = _systems.system_of_test(path) if is_test else series[0].system
         patch = next(patch for patch in series if patch.system is wanted)
         patch.files[f"{_TESTS}/{path}"] = text
@@ -74,13 +74,25 @@ def add_tests(series: list[_Patch], root: str) -> None:
         series[0].files[f"{_TESTS}/pytest.ini"] = _PYTEST
 
 
+def _test_texts(root: str) -> dict[str, str]:
+    """Tests of regions and their helpers, by their path under `test/`; none that needs the loader or a benchmark."""
+    texts = {path: _read(os.path.join(root, "test", *path.split("/"))) for path in _test_files(root)}
+    left_out = {path for path, text in texts.items() if _OURS.search(text)}
+    while more := {path for path in texts.keys() - left_out if _helpers_of(texts[path]) & left_out}:
+        left_out |= more
+    return {path: text for path, text in texts.items() if path not in left_out}
+
+
+def _helpers_of(text: str) -> set[str]:
+    return {f"testing/{of or name}.py" for of, name in _HELPERS.findall(text)}
+
+
 def _test_files(root: str) -> list[str]:
-    """Tests of regions and what they import, by their path under `test/`; none of the loader, and none of models."""
-    found = []
-    for folder in ("", *_TEST_FOLDERS):
-        where = os.path.join(root, "test", folder)
-        names = sorted(os.listdir(where)) if os.path.isdir(where) else []
-        found += [f"{folder}/{name}".lstrip("/") for name in names if name.endswith(".py")]
+    found = ["conftest.py"] if os.path.isfile(os.path.join(root, "test", "conftest.py")) else []
+    for folder in _TEST_FOLDERS:
+        for where, _, names in sorted(os.walk(os.path.join(root, "test", folder))):
+            here = os.path.relpath(where, os.path.join(root, "test")).replace(os.sep, "/")
+            found += [f"{here}/{name}" for name in sorted(names) if name.endswith(".py")]
     return found
 
 

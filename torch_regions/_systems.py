@@ -46,14 +46,14 @@ SYSTEMS = (
             "torch.utils._ambient_state",
             "torch.utils._release",
         ),
-        ("dynamo/test_region_identity", "dynamo/test_lazy_bits"),
+        ("dynamo/regions/test_keys", "dynamo/regions/outline/test_lazy_bits"),
     ),
     System(
         "Trace bodies with wrap semantics",
         "A body that is traced by itself returns values, each once. Inputs and captures that it only returns go "
         "around the call, so that aliases are those of the program.",
         ("torch._dynamo.subgraph_", "torch._dynamo.variables.higher_order_ops"),
-        ("dynamo/test_wrap_semantics",),
+        ("dynamo/test_subgraph_", "dynamo/variables/test_higher_order_ops"),
     ),
     System(
         "Repeated runs of a graph, and what may be in one",
@@ -65,7 +65,7 @@ SYSTEMS = (
             f"{_OUTLINE}legality",
             f"{_OUTLINE}repeats",
         ),
-        ("dynamo/test_region_legality", "dynamo/test_region_repeats"),
+        ("dynamo/regions/outline/test_legality", "dynamo/regions/outline/test_repeats"),
     ),
     System(
         "Find repeated regions",
@@ -94,9 +94,8 @@ SYSTEMS = (
         ),
         (
             "dynamo/test_graph_deduplication",
-            "dynamo/test_outlining_policy",
-            "dynamo/test_region_symbols",
-            "dynamo/test_random_regions",
+            "dynamo/regions/outline/test_policy",
+            "dynamo/regions/outline/test_symbols",
         ),
     ),
     System(
@@ -104,7 +103,7 @@ SYSTEMS = (
         "A marked call is traced flat, with its operators noted, and cut out at the end of the frame: what the "
         "program does around and inside of the call means what it means without the mark.",
         (_OUTLINE,),
-        ("dynamo/test_region_frame", "dynamo/test_region_names"),
+        ("dynamo/regions/test_stack_room", "dynamo/regions/outline/test_names"),
     ),
     System(
         "What a traced call read, and what became of it",
@@ -122,7 +121,12 @@ SYSTEMS = (
             "torch._dynamo.variables.lazy",
             "torch._dynamo.variables.script_object",
         ),
-        ("dynamo/test_region_held", "dynamo/test_opened_containers", "dynamo/test_region_read_sets"),
+        (
+            "dynamo/regions/trace/test_deferred",
+            "dynamo/regions/trace/test_expressions",
+            "dynamo/regions/trace/test_opened_containers",
+            "dynamo/regions/trace/test_read_set",
+        ),
     ),
     System(
         "Guards, sources and objects of another call",
@@ -140,11 +144,10 @@ SYSTEMS = (
             f"{_TRACE}values",
         ),
         (
-            "dynamo/test_region_objects",
-            "dynamo/test_region_looking",
-            "dynamo/test_sources",
-            "dynamo/test_shared_objects",
-            "dynamo/test_region_decisions",
+            "dynamo/regions/trace/test_objects",
+            "dynamo/regions/trace/test_lookup",
+            "dynamo/regions/trace/test_tracked",
+            "dynamo/regions/trace/test_decisions",
         ),
     ),
     System(
@@ -159,14 +162,18 @@ SYSTEMS = (
             f"{_TRACE}recipe",
             f"{_TRACE}stamp",
         ),
-        ("dynamo/test_region_reuse", "dynamo/test_region_changes", "dynamo/test_region_writes"),
+        (
+            "dynamo/regions/trace/test_stamp",
+            "dynamo/regions/trace/test_read_set_changes",
+            "dynamo/regions/outline/test_writes",
+        ),
     ),
     System(
         "A mark is never an error",
         "A marked call is traced, reused or inlined, each with a reason; nothing that works without the mark "
         "fails with it.",
         ("torch._dynamo.variables.invoke_subgraph", "torch._dynamo.trace_rules"),
-        ("dynamo/test_marked", "dynamo/test_region_outcomes", "dynamo/test_regions_beside", "dynamo/test_nested_depth"),
+        ("dynamo/variables/test_invoke_subgraph", "dynamo/regions/test_"),
     ),
     System(
         "Regions of repeated modules, and verification",
@@ -189,7 +196,7 @@ SYSTEMS = (
         (
             "higher_order_ops/",
             "functorch/test_compile_utils",
-            "functorch/test_graph_capture",
+            "functorch/test_graph_",
             "functorch/test_region",
         ),
     ),
@@ -211,7 +218,7 @@ SYSTEMS = (
             "torch._inductor.regions.object_code",
             "torch._inductor.runtime.cache_",
         ),
-        ("inductor/test_region_cache",),
+        ("inductor/regions/test_cache",),
     ),
     System(
         "Pay for a call of a region by its boundary",

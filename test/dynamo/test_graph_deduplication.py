@@ -8,7 +8,7 @@ import torch._dynamo
 import torch.fx
 import torch.nn.functional as F
 from expecttest import TestCase
-from programs import Program, check
+from testing.flag_programs import Program, check
 from torch._dynamo import graph_deduplication as dedup
 from torch._dynamo.regions.outline import outliner
 from torch._dynamo.utils import counters

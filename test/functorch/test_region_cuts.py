@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch._functorch.config
-from region_models import Graphs, Stack, mark, train
+from testing.region_models import Graphs, Stack, mark, train
 from torch._functorch import partitioners
 
 from torch_regions.overlay import stock

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 import torch._dynamo
-from marked import compiled, same, some, start, train
+from testing.models import compiled, same, some, start, train
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._dynamo
-from marked import compiled, flat, kept, same, some, start
+from testing.models import compiled, flat, kept, same, some, start
 from torch._dynamo.testing import EagerAndRecordGraphs
 from torch._dynamo.utils import counters
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from marked import some
+from testing.models import some
 
 from benchmarks.zoo_more import ALL
 
@@ -19,7 +19,7 @@ REPO = Path(__file__).resolve().parents[2]
 def _start(name, setting, file):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TORCH")}
     environment |= {"TORCH_REGIONS": setting, "PYTHONHASHSEED": "0", "PYTHONPATH": str(REPO)}
-    worker = Path(__file__).with_name("neutral_worker.py")
+    worker = REPO / "test" / "testing" / "neutral_worker.py"
     return subprocess.Popen([sys.executable, str(worker), name], stdout=file, env=environment, stderr=subprocess.PIPE)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._dynamo
-from marked import copies, some, start, state, unchanged
+from testing.models import copies, some, start, state, unchanged
 from torch._dynamo.utils import counters
 
 from benchmarks.zoo_more import ALL, build

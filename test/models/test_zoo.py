@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._dynamo
-from marked import some, state
+from testing.models import some, state
 from torch._dynamo.utils import counters
 
 from benchmarks.zoo import ARCHITECTURES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from overlay_tools import BACKENDS, COND, ERRORS, GUARDS, REPO, SCOPE, Toy, run_code
+from testing.overlay_tools import BACKENDS, COND, ERRORS, GUARDS, REPO, SCOPE, Toy, run_code
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay_tools import run_code
+from testing.overlay_tools import run_code
 
 
 def test_files_are_judged_as_the_stock_files_they_stand_for(toy):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from overlay_tools import run_code
+from testing.overlay_tools import run_code
 
 
 COMPILE = """

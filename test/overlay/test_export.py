@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from overlay_tools import RELEASE, REPO, TORCH, run_code, run_python, torch_copy
+from testing.overlay_tools import RELEASE, REPO, TORCH, run_code, run_python, torch_copy
 
 from torch_regions import _manifest, _merge, _systems
 from torch_regions._errors import OverlayError
@@ -144,7 +144,7 @@ PROGRAM = """
     assert torch._dynamo.regions.outcomes.__file__.startswith({copy!r})
     assert not torch_regions.status()
     assert "torch-regions" not in torch.compiler.config.cache_key_tag
-    import cached_model
+    from testing import cached_model
     for way in ("flag", "mark"):
         for train in (False, True):
             torch._dynamo.reset()
@@ -159,7 +159,7 @@ PROGRAM = """
 def test_patched_torch_has_regions(patched, tmp_path):
     """With the overlay off: what it did is in torch now, and the same program is found whichever way it is written."""
     copy = torch_copy(tmp_path / "copy", patched)
-    code = PROGRAM.format(here=str(REPO / "test" / "functorch"), copy=str(copy))
+    code = PROGRAM.format(here=str(REPO / "test"), copy=str(copy))
     run_code(code, path=[copy], TORCH_REGIONS="0", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"), OMP_NUM_THREADS="1")
 
 
@@ -179,7 +179,7 @@ def test_a_patch_can_be_reviewed(series, tree):
 
 
 # What a few of torch's systems do; REGIONS_FULL=1 runs all tests of Dynamo.
-SAMPLE = ("test_region_identity", "test_wrap_semantics_tracer", "test_region_reuse", "test_graph_region_tracker")
+SAMPLE = ("regions/test_keys", "test_subgraph_rollback", "regions/trace/test_stamp", "test_graph_region_tracker")
 
 
 @pytest.mark.parametrize("name", [None] if os.environ.get("REGIONS_FULL") else SAMPLE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from overlay_tools import run_code
+from testing.overlay_tools import run_code
 
 
 LINE = "torch-regions is on; TORCH_REGIONS=0 runs stock's code"

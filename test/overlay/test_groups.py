@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from overlay_tools import REPO, run_code, stock_text, torch_copy
+from testing.overlay_tools import REPO, run_code, stock_text, torch_copy
 
 from torch_regions import _groups, _manifest
 

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from overlay_tools import REPO, TORCH, run_code, run_python
+from testing.overlay_tools import REPO, TORCH, run_code, run_python
 
 from torch_regions import _manifest
 from torch_regions._files import overlay_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from overlay_tools import run_code
+from testing.overlay_tools import run_code
 
 
 # In forked children, a KeyboardInterrupt is raised at the n-th line that the loader executes.

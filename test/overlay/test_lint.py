@@ -7,7 +7,7 @@ import shutil
 import textwrap
 
 import pytest
-from overlay_tools import RELEASE, REPO, STALE, TORCH, VERSION, run_code, run_python
+from testing.overlay_tools import RELEASE, REPO, STALE, TORCH, VERSION, run_code, run_python
 
 from torch_regions import _fingerprint, _lint, _manifest, _marks, _refresh, _verify
 from torch_regions._files import overlay_files

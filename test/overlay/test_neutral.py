@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from overlay_tools import run_python
+from testing.overlay_tools import run_python
 
 
 PROGRAMS = """

@@ -6,7 +6,7 @@ import functools
 import re
 
 import pytest
-from overlay_tools import RELEASE, REPO, TORCH, VERSION, run_code, stock_text, torch_copy
+from testing.overlay_tools import RELEASE, REPO, TORCH, VERSION, run_code, stock_text, torch_copy
 
 from torch_regions import _manifest, _verify
 from torch_regions._errors import ManifestError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from overlay_tools import RELEASE, TORCH, VERSION, run_python
+from testing.overlay_tools import RELEASE, TORCH, VERSION, run_python
 
 from torch_regions import _manifest, _refresh, _verify
 from torch_regions._errors import ManifestError

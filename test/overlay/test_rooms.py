@@ -6,7 +6,7 @@ from pathlib import Path
 import networkx
 import pytest
 import torch
-from overlay_tools import REPO
+from testing.overlay_tools import REPO
 
 
 MAX_LINES, MAX_LINES_OF_A_FUNCTION = 400, 60

@@ -16,7 +16,7 @@ import torch
 import torch._dynamo
 import torch._inductor.compile_fx
 import torch.fx.passes.fake_tensor_prop
-from overlay_tools import RELEASE, REPO
+from testing.overlay_tools import RELEASE, REPO
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.utils import fresh_cache, run_and_get_code

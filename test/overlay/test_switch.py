@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from overlay_tools import RELEASE, REPO, run_code, run_python
+from testing.overlay_tools import RELEASE, REPO, run_code, run_python
 
 from torch_regions import _manifest
 

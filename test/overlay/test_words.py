@@ -6,7 +6,7 @@ import re
 import tokenize
 
 import pytest
-from overlay_tools import REPO
+from testing.overlay_tools import REPO
 
 
 # Names of classes and functions that have another name now.

@@ -2,9 +2,8 @@
 
 Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. There,
 regions are inlined before anything else is done, so the program compiles as it does without them. What the compiler can
-do is asked for in the background (Note [The compiler is asked early] in cpu_vec_isa.py). A backward is compiled when
-it is first needed: garbage is set aside for it again (Note [Garbage of a compile] in regions/garbage.py). A graph
-with calls of regions is compiled as a program with regions (Note [Off means off] in regions/switch.py).
+do is asked for in the background (Note [The compiler is asked early] in cpu_vec_isa.py). A graph with calls of regions
+is compiled as a program with regions (Note [Off means off] in regions/switch.py), a backward too.
 """
 
 from __future__ import annotations

@@ -1,0 +1,56 @@
+"""What is changed behind an argument is no longer what an earlier call found there, in whatever it is kept."""
+
+import pytest
+import torch
+import torch._dynamo
+from testing.changing_things import PROGRAMS, Counter, Plain
+from torch._dynamo.utils import counters
+
+
+X = torch.linspace(0.1, 1.0, 4)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_as_without_a_mark(make, backend):
+    wanted, got = make(lambda body: body), make(torch.compiler.nested_compile_region)
+    compiled = torch.compile(got, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        for k in range(2):
+            torch.testing.assert_close(compiled(X + k), wanted(X + k))
+
+
+def test_cells_that_nobody_binds_are_read_for_each_call():
+    layers = [Counter(2.0) for _ in range(4)]
+    run = torch.compiler.nested_compile_region(lambda layer, x: x.sin() * layer.get())
+
+    def f(x):
+        for layer in layers:
+            x = run(layer, x)
+        return x
+
+    torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(X), f(X))
+    assert counters["regions"] == {"traced": 1, "reused": 3}
+
+
+def test_a_cell_of_the_body_is_bound_by_each_call():
+    def stack(mark):
+        counter = Counter(0)
+        holder = Plain(n=3)
+
+        def body(x):
+            counter.step()
+            return x.sin() * holder.n
+
+        run = mark(body)
+
+        def f(x):
+            for _ in range(4):
+                x = run(x)
+            return x, counter.get()
+
+        return f
+
+    wanted = stack(lambda body: body)(X)
+    torch.testing.assert_close(torch.compile(stack(torch.compiler.nested_compile_region), backend="eager")(X), wanted)
+    assert counters["regions"]["reused"] == 2

@@ -1,0 +1,106 @@
+"""Layers that share an object of some kind, which the program also reads by a name of its own."""
+
+import pytest
+import torch
+import torch._dynamo
+from testing.shared_objects import KINDS
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+
+
+X = torch.randn(2, 3)
+NAMED = {}
+
+
+class Layer(nn.Module):
+    """Reads what it holds, and what the program names besides, as ``how`` says."""
+
+    def __init__(self, held, use, how):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.inner = nn.Sequential(nn.Linear(3, 3))
+        self.held, self.use, self.how = held, use, how
+
+    def forward(self, x):
+        x = self.use(self.held, self.inner(self.linear(x)).sin())
+        if self.how == "also read by a name":
+            return self.use(NAMED["it"], x)
+        if self.how == "compared with a name":
+            return x * 2 if self.held is NAMED["it"] else x + 7
+        return x
+
+
+class Model(nn.Module):
+    def __init__(self, layers, mark):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        if mark:
+            for layer in self.layers:
+                layer.forward = torch.compiler.nested_compile_region(layer.forward)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def _model(kind, how, which, mark):
+    """Six layers, which hold the objects with the numbers ``which``."""
+    make, use = KINDS[kind]
+    objects = {i: make(float(2 + i)) for i in set(which) | {1}}
+    NAMED["it"] = objects[which[0]]
+    torch.manual_seed(0)
+    return Model([Layer(objects[i], use, how) for i in which], mark), objects
+
+
+def _replace_in(layer):
+    def change(model, objects):
+        model.layers[layer].held = objects[1]
+
+    return change
+
+
+def _nothing(model, objects):
+    pass
+
+
+CHANGES = {"nothing": _nothing, "replaced in layer 2": _replace_in(2), "replaced in layer 4": _replace_in(4)}
+CALL = torch._dynamo.config.patch
+
+
+def _run(kind, how, which, change, *, flag, mark, verify=False):
+    torch._dynamo.reset()
+    model, objects = _model(kind, how, which, mark)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    with CALL(use_graph_deduplication=flag, verify_region_reuse=verify):
+        seen = [compiled(X)]
+        CHANGES[change](model, objects)
+        seen.append(compiled(X))
+    right = []
+    model, objects = _model(kind, how, which, False)
+    right.append(model(X))
+    CHANGES[change](model, objects)
+    right.append(model(X))
+    return [torch.equal(a, b) for a, b in zip(seen, right)], counter.frame_count
+
+
+@pytest.mark.parametrize("how", ["read", "also read by a name", "compared with a name"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shared_object_is_tied_as_flat_ties_it(kind, how):
+    """It was stale where the object was known by a name of its own, or was of a kind that Dynamo does not track."""
+    for change in CHANGES:
+        flat = _run(kind, how, [0] * 6, change, flag=False, mark=False)
+        for flag, mark in ((True, False), (False, True)):
+            found = _run(kind, how, [0] * 6, change, flag=flag, mark=mark)
+            assert found == flat, (change, flag, mark)
+        assert _run(kind, how, [0] * 6, change, flag=True, mark=False, verify=True) == flat
+
+
+@pytest.mark.parametrize("how", ["read", "compared with a name"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_objects_in_turn_are_told_apart(kind, how):
+    """Objects without a ``__dict__`` were taken for one another."""
+    flat = _run(kind, how, [0, 1, 0, 1, 0, 0], "replaced in layer 4", flag=False, mark=False)
+    for flag, mark in ((True, False), (False, True)):
+        assert _run(kind, how, [0, 1, 0, 1, 0, 0], "replaced in layer 4", flag=flag, mark=mark) == flat

@@ -1,0 +1,126 @@
+"""verify_region_reuse raises when a reuse would leave another frame behind than tracing: each part of it can fail."""
+
+import pytest
+import torch
+import torch._dynamo
+from testing.shared_objects import KINDS
+from torch import nn
+from torch._dynamo.regions.trace import lookup, save, verify
+
+
+X = torch.randn(2, 3)
+CONFIG = KINDS["plain object"][0](2.0)
+SENTINEL = object()
+
+
+class Layer(nn.Module):
+    def __init__(self, held):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.held = held
+
+
+class ReadsAGlobal(Layer):
+    def forward(self, x):
+        return self.linear(x).sin() * self.held.k + CONFIG.k
+
+
+class Compares(Layer):
+    def forward(self, x):
+        return self.linear(x).sin() * (2 if self.held is SENTINEL else 3)
+
+
+class AsksForAGradient(Layer):
+    def __init__(self, held):
+        super().__init__(held)
+        self.register_buffer("b", torch.ones(3))
+
+    def forward(self, x):
+        return self.linear(x) * (2 if self.b.requires_grad else 3)
+
+
+def _in_turn(layers):
+    def program(x):
+        for layer in layers:
+            x = torch.compiler.nested_compile_region(layer)(x)
+        return x
+
+    return program
+
+
+def _with_a_write():
+    layer, weight = AsksForAGradient(None), nn.Parameter(torch.ones(3))
+    marked = torch.compiler.nested_compile_region(layer)
+
+    def program(x):
+        x = marked(marked(x))
+        layer.b.mul_(weight)
+        return marked(x)
+
+    return program
+
+
+def _shared():
+    return _in_turn([ReadsAGlobal(CONFIG) for _ in range(4)])
+
+
+def _verify(program):
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(verify_region_reuse=True):
+        return torch.compile(program, backend="eager", fullgraph=True)(X)
+
+
+def _without(monkeypatch, wanted):
+    """What is expected of a reuse lacks the guards of which ``wanted`` is false."""
+    whole = lookup.substituted_guards
+    monkeypatch.setattr(
+        verify,
+        "substituted_guards",
+        lambda match: [(s, make) for s, make in whole(match) if wanted(getattr(make, "func", make).__name__)],
+    )
+
+
+@pytest.mark.parametrize("kind", ["DUPLICATE_INPUT", "TYPE_MATCH", "NOT_PRESENT_IN_GENERIC_DICT"])
+def test_a_guard_that_is_left_out_is_seen(monkeypatch, kind):
+    _verify(_shared())
+    _without(monkeypatch, lambda name: name != kind)
+    with pytest.raises(Exception, match="guards differ"):
+        _verify(_shared())
+
+
+def test_a_guard_too_many_is_seen(monkeypatch):
+    whole = lookup.substituted_guards
+    extra = torch._dynamo.source.LocalSource("x"), torch._dynamo.guards.GuardBuilder.ID_MATCH
+    monkeypatch.setattr(verify, "substituted_guards", lambda match: [*whole(match), extra])
+    with pytest.raises(Exception, match="guards differ"):
+        _verify(_shared())
+
+
+def test_an_object_that_would_not_be_tracked_is_seen(monkeypatch):
+    monkeypatch.setattr(verify, "to_be_tracked", lambda match: [])
+    with pytest.raises(Exception, match="tracked differ"):
+        _verify(_shared())
+
+
+def test_objects_that_are_taken_for_one_another_are_seen(monkeypatch):
+    program = _in_turn([Compares(held) for held in (SENTINEL, object(), SENTINEL, object())])
+    _verify(program)
+    monkeypatch.setattr(lookup, "_check_identities", lambda *_: None)
+    with pytest.raises(Exception, match="operators differ"):
+        _verify(program)
+
+
+def test_a_tensor_that_came_to_require_grad_is_seen(monkeypatch):
+    _verify(_with_a_write())
+    for module in (lookup, save):
+        monkeypatch.setattr(module, "tensor_state", lambda tracker: None)
+    with pytest.raises(Exception, match="operators differ"):
+        _verify(_with_a_write())
+
+
+def test_a_symbol_that_tracing_would_make_is_seen(monkeypatch):
+    states = iter(range(1000))
+    state = verify.frame_state
+    monkeypatch.setattr(verify, "frame_state", lambda tx: state(tx)._replace(symbols=([], [f"s{next(states)}"])))
+    with pytest.raises(Exception, match="symbols differ"):
+        _verify(_shared())

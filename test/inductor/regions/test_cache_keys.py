@@ -1,0 +1,195 @@
+"""The key of a body: one for one meaning, and another one for each other meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from testing.body_keys import key
+from torch._inductor import config
+
+
+F = torch.nn.functional
+
+
+def inputs(dtype: torch.dtype = torch.float32, **options: Any) -> tuple[torch.Tensor, ...]:
+    return torch.ones(4, 8, dtype=dtype, **options), torch.ones(8, 8, dtype=dtype, **options)
+
+
+def base(x, w):
+    return F.gelu(x @ w) * 2.0 + x
+
+
+def renamed(left, right):
+    product = left @ right
+    activated = F.gelu(product)
+    return activated * 2.0 + left
+
+
+def reordered(x, w):
+    unused = x * 7
+    del unused
+    y = x @ w
+    return F.gelu(y) * 2.0 + x
+
+
+@pytest.mark.parametrize("other", [renamed, reordered], ids=lambda f: f.__name__)
+def test_same_meaning(other):
+    assert key(other, *inputs()) == key(base, *inputs())
+
+
+def test_same_body_elsewhere():
+    """Neither what else a process has compiled nor other values of the operands count."""
+    found = key(base, *inputs())
+    key(lambda x, w: base(x, w).sin(), *inputs())
+    assert key(base, *(2 * x for x in inputs())) == found
+
+
+MUTATIONS: dict[str, Callable[..., Any]] = {
+    "constant": lambda x, w: F.gelu(x @ w) * 3.0 + x,
+    "type of a constant": lambda x, w: F.gelu(x @ w) * 2 + x,
+    "sign of zero": lambda x, w: F.gelu(x @ w) * -0.0 + x,
+    "operator": lambda x, w: F.silu(x @ w) * 2.0 + x,
+    "variant of an operator": lambda x, w: F.gelu(x @ w, approximate="tanh") * 2.0 + x,
+    "operand": lambda x, w: F.gelu(x @ w) * 2.0 + (x @ w),
+    "order of operands": lambda x, w: F.gelu(w[:4] @ x.T @ x) * 2.0 + x,
+    "difference for a sum": lambda x, w: F.gelu(x @ w) * 2.0 - x,
+    "swapped difference": lambda x, w: x - F.gelu(x @ w) * 2.0,
+    "one more operator": lambda x, w: (F.gelu(x @ w) * 2.0 + x).neg(),
+    "one more result": lambda x, w: (F.gelu(x @ w) * 2.0 + x, x @ w),
+    "order of results": lambda x, w: (x @ w, F.gelu(x @ w) * 2.0 + x),
+    "dtype inside": lambda x, w: (F.gelu(x @ w).double() * 2.0).float() + x,
+    "dimension": lambda x, w: F.gelu(x @ w) * 2.0 + x.mean(0, keepdim=True),
+    "other dimension": lambda x, w: F.gelu(x @ w) * 2.0 + x.mean(1, keepdim=True),
+    "part of an operand": lambda x, w: F.gelu(x @ w) * 2.0 + x[:1],
+    "other part": lambda x, w: F.gelu(x @ w) * 2.0 + x[1:2],
+    "shape of a result": lambda x, w: (F.gelu(x @ w) * 2.0 + x).sum(0),
+    "layout of a result": lambda x, w: (F.gelu(x @ w) * 2.0 + x).t().contiguous().t(),
+}
+
+
+def test_mutations():
+    """Each is another body, and no two of them are the same."""
+    keys = {name: key(body, *inputs()) for name, body in {"base": base, **MUTATIONS}.items()}
+    assert all(len(found) == 64 for found in keys.values()), keys
+    assert len(set(keys.values())) == len(keys)
+
+
+OPERANDS: dict[str, tuple[torch.Tensor, ...]] = {
+    "dtype": inputs(torch.float64),
+    "size": (torch.ones(5, 8), torch.ones(8, 8)),
+    "stride": (torch.ones(4, 8), torch.ones(8, 8).t()),
+    "requires grad": inputs(requires_grad=True),
+    "offset": (torch.ones(4, 8), torch.ones(65)[1:].view(8, 8)),
+}
+
+
+def test_operands():
+    keys = {name: key(base, *operands) for name, operands in {"base": inputs(), **OPERANDS}.items()}
+    assert all(len(found) == 64 for found in keys.values()), keys
+    assert len(set(keys.values())) == len(keys)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cpp.simdlen": 0},
+        {"cpp.threads": 3},
+        {"cpp.enable_floating_point_contract_flag": "fast"},
+        {"inplace_buffers": False},
+        {"max_fusion_size": 1},
+        {"size_asserts": False},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options(options):
+    found = key(base, *inputs())
+    with config.patch(options):
+        changed = key(base, *inputs())
+    assert len(changed) == 64 and changed != found
+    assert key(base, *inputs()) == found
+
+
+def test_state():
+    """What lowering reads of the process."""
+    found = key(base, *inputs())
+    threads = torch.get_num_threads()
+    seen = {found}
+    try:
+        torch.set_num_threads(threads + 1)
+        seen.add(key(base, *inputs()))
+    finally:
+        torch.set_num_threads(threads)
+    try:
+        torch.use_deterministic_algorithms(True)
+        seen.add(key(base, *inputs()))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with torch.backends.mkldnn.flags(enabled=False):
+        seen.add(key(base, *inputs()))
+    with torch.no_grad():
+        assert key(base, *inputs()) == found
+    assert len(seen) == 4
+    assert key(base, *inputs()) == found
+
+
+@torch.library.custom_op("region_cache_keys::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@tripled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def inner(x, w):
+    @torch.compiler.nested_compile_region
+    def part(x):
+        return (x * 2).sin().cos() + x
+
+    return part(part(x)) @ w
+
+
+def test_left_as_they_are():
+    """Bodies that have no key, each for its reason."""
+    assert key(lambda x, w: tripled(x @ w), *inputs()) == "OPERATOR"
+    assert key(lambda x, w: (x @ w).sin() + x.shape[0], *inputs(), dynamic=True) == "SYMBOLIC_SIZES"
+    assert key(inner, *inputs()) == "ATTRIBUTE"
+    with config.patch(max_autotune=True):
+        assert key(base, *inputs()) == "AUTOTUNED"
+    with config.patch(fx_graph_cache=False):
+        assert key(base, *inputs()) == "OFF"
+    with config.patch(force_disable_caches=True):
+        assert key(base, *inputs()) == "OFF"
+    with config.patch({"trace.provenance_tracking_level": 1}):
+        assert key(base, *inputs()) == "RECORDED"
+
+
+def test_lowering_of_the_users():
+    from torch._inductor.lowering import lowerings, user_lowerings
+
+    gelu = torch.ops.aten.mm.default
+    user_lowerings[gelu] = lowerings[gelu]
+    try:
+        assert key(base, *inputs()) == "LOWERING"
+    finally:
+        del user_lowerings[gelu]
+
+
+def test_code_generator_of_the_users():
+    from torch._inductor.codegen import common
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+
+    class Wrapper(PythonWrapperCodegen):
+        pass
+
+    common.init_backend_registration()
+    stock = common.device_codegens["cpu"]
+    common.register_backend_for_device("cpu", stock.scheduling, Wrapper)
+    try:
+        assert key(base, *inputs()) == "BACKEND"
+    finally:
+        common.device_codegens["cpu"] = stock
