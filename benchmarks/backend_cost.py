@@ -1,10 +1,10 @@
-"""What one more layer costs to compile, for each backend: marked and found by the flag, over flat.
+"""What one more layer costs to compile, for each backend, in each mode of ``benchmarks/modes.py``.
 
     python -m benchmarks.backend_cost [--models llama gpt2 bert vit] [--layers 8 32] [--repeat 3]
-        [--kinds eager-infer aot-train inductor-infer inductor-train] [--modes flat marked flag]
+        [--kinds eager-infer aot-train inductor-infer inductor-train] [--modes "stock flat" "overlay flat" flag mark]
 
 Each mode has a process of its own, that has compiled a small model of the same kind before, so that imports and lazy
-set-up are not counted; nothing is read from a compile cache. "flat" runs with ``TORCH_REGIONS=0``. The processes take
+set-up are not counted; nothing is read from a compile cache. A ratio is over the first mode's. The processes take
 turns, figure by figure, so that a slow minute of the machine is one for all of them. `all` is the whole first step,
 Dynamo included; `backend` is from when Dynamo hands its graph over to the end of that step. CPU time for eager and
 aot_eager, wall time for Inductor (it waits for the C++ compiler). From the least of ``--repeat`` turns for each size,
@@ -15,11 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,11 +24,11 @@ import torch
 import torch._dynamo
 from torch._dynamo.backends.registry import lookup_backend
 
+from benchmarks.modes import FLAG, MARK, MODES, Worker, conditions, in_turns, serve
 from benchmarks.zoo import build, mark_blocks
 
 
 KINDS = ("eager-infer", "aot-train", "inductor-infer", "inductor-train")
-MODES = ("flat", "marked", "flag")
 PARTS = ("all", "backend")
 
 
@@ -51,9 +47,9 @@ def first_step(name: str, kind: str, mode: str, layers: int) -> dict[str, float]
     example = build(name, layers)
     train = phase == "train"
     example.model.train(train)
-    if mode == "marked":
+    if mode == MARK:
         mark_blocks(name, example.model)
-    with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag"), torch.set_grad_enabled(train):
+    with torch._dynamo.config.patch(use_graph_deduplication=mode == FLAG), torch.set_grad_enabled(train):
         compiled = torch.compile(example.model, backend=timed, fullgraph=True)
         start = clock()
         result = example.call(compiled)
@@ -64,58 +60,29 @@ def first_step(name: str, kind: str, mode: str, layers: int) -> dict[str, float]
     return {"all": end - start, "backend": end - handed_over[0]}
 
 
-def _serve(name: str, kind: str, mode: str) -> None:
-    """Answers each number of layers on stdin with the cost of its first step."""
+def _serve(mode: str, name: str, kind: str) -> None:
+    """Answers each number of layers with the cost of its first step."""
     from torch._inductor.utils import fresh_cache
 
-    with fresh_cache():
-        first_step(name, kind, mode, 2)
-    for line in sys.stdin:
+    def answer(layers: int) -> dict[str, float]:
         gc.collect()
         with fresh_cache():
-            print(json.dumps(first_step(name, kind, mode, int(line))), flush=True)
+            return first_step(name, kind, mode, layers)
 
-
-class Worker:
-    """A process that measures one model in one mode, when it is told to."""
-
-    def __init__(self, name: str, kind: str, mode: str) -> None:
-        environment = {
-            **os.environ,
-            "TORCH_REGIONS": "0" if mode == "flat" else "strict",
-            "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, "-m", "benchmarks.backend_cost", "--serve", name, kind, mode]
-        self.process = subprocess.Popen(
-            command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-    def measure(self, layers: int) -> dict[str, float]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{layers}\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"{self.process.args}: ended with {self.process.wait()}, its errors are above")
-        return json.loads(answer)  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+    answer(2)
+    serve(answer)
 
 
 def per_layer(
     name: str, kind: str, modes: list[str], layers: list[int], repeat: int
 ) -> dict[str, dict[str, list[float]]]:
     """For each mode and part, milliseconds that one more layer costs: by the least and by the median of the turns."""
-    workers = {mode: Worker(name, kind, mode) for mode in modes}
+    options = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    workers = {mode: Worker("benchmarks.backend_cost", mode, name, kind, **options) for mode in modes}
     runs: dict[str, list[list[dict[str, float]]]] = {mode: [] for mode in modes}
     try:
-        for _ in range(repeat):
-            for mode, worker in workers.items():
-                runs[mode].append([worker.measure(n) for n in layers])
+        for mode in in_turns(modes, repeat):
+            runs[mode].append([workers[mode].ask(layers=n) for n in layers])
     finally:
         for worker in workers.values():
             worker.close()
@@ -141,8 +108,11 @@ def main() -> None:
     if options.serve:
         _serve(*options.serve)
         return
-    modes = sorted(options.modes, key=MODES.index)  # flat first, if it was asked for: the others' ratio
-    print("model    kind            mode     all ms  ratio (median)  backend ms  ratio (median)   (per extra layer)")
+    modes = sorted(options.modes, key=MODES.index)  # stock flat first, if it was asked for: the others' ratio
+    print(conditions())
+    print(
+        "model    kind            mode         all ms  ratio (median)  backend ms  ratio (median)   (per extra layer)"
+    )
     for name in options.models:
         for kind in options.kinds:
             costs = per_layer(name, kind, modes, options.layers, options.repeat)
@@ -152,7 +122,7 @@ def main() -> None:
                     least, middle = cost[part]
                     of_least, of_middle = costs[modes[0]][part]
                     columns.append(f"{least:8.1f} {least / of_least:6.3f} ({middle / of_middle:6.3f})")
-                print(f"{name:8s} {kind:15s} {mode:7s}", *columns, flush=True)
+                print(f"{name:8s} {kind:15s} {mode:12s}", *columns, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 
-from benchmarks.backend_cost import MODES, first_step
+from benchmarks.backend_cost import first_step
+from benchmarks.modes import FLAG, MODES, conditions, environment
 
 
 PHASES = ("infer", "train")
@@ -26,14 +26,9 @@ PHASES = ("infer", "train")
 
 def cold(name: str, phase: str, mode: str, layers: int) -> float:
     """Seconds of the first step of a fresh process."""
-    environment = {
-        **os.environ,
-        "TORCH_REGIONS": "0" if mode == "flat" else "strict",
-        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    variables = environment(mode, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     command = [sys.executable, "-m", "benchmarks.cold_compile", "--one", name, phase, mode, str(layers)]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True, text=True)
     return float(json.loads(done.stdout.splitlines()[-1])["all"])
 
 
@@ -49,13 +44,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["llama", "gpt2", "bert", "vit"])
     parser.add_argument("--phases", nargs="+", default=PHASES, choices=PHASES)
     parser.add_argument("--layers", type=int, nargs=2, default=[2, 32])
-    parser.add_argument("--mode", default="flag", choices=MODES)
+    parser.add_argument("--mode", default=FLAG, choices=MODES)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         _one(*options.one)
         return
+    print(conditions())
     for phase in options.phases:
         for name in options.models:
             pairs = [[cold(name, phase, options.mode, n) for n in options.layers] for _ in range(options.pairs)]

@@ -1,21 +1,23 @@
-"""Cost of the dedupe pass: compile time and peak memory of a graph with the flag, over without.
+"""Cost of the dedupe pass: compile time and peak memory of a graph, in each mode that needs no mark.
 
     python -m benchmarks.dedupe_pass [--sizes 1000 8000 80000] [--repeat 3]
 
 Every measurement is a process of its own that traces one graph of like blocks (five operators
-each) for a backend that does nothing. Ratios are of the best of ``--repeat`` runs, taken in turns.
-TORCH_REGIONS=0 measures stock.
+each) for a backend that does nothing. Ratios are over stock flat's: of the least of ``--repeat`` runs, taken in turns,
+and of the medians in brackets.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
+
+from benchmarks.modes import FLAG, MARK, MODES, STOCK_FLAT, conditions, environment, in_turns
 
 
 OPERATORS_A_BLOCK = 5
@@ -48,10 +50,9 @@ def measure(operators: int, flag: bool) -> dict[str, float]:
     return {"seconds": seconds, "megabytes": (after - before) / 1024, "peak": after / 1024}
 
 
-def in_a_process(operators: int, flag: bool) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.dedupe_pass", "--one", str(operators)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    out = subprocess.run(command + ["--flag"] * flag, env=env, capture_output=True, text=True, check=False)
+def in_a_process(operators: int, mode: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.dedupe_pass", "--one", str(operators), "--mode", mode]
+    out = subprocess.run(command, env=environment(mode), capture_output=True, text=True, check=False)
     if out.returncode:
         raise SystemExit(out.stderr)
     return json.loads(out.stdout.splitlines()[-1])
@@ -62,22 +63,24 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 8000, 80000])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--flag", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--mode", choices=MODES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.one, options.flag)))
+        print(json.dumps(measure(options.one, options.mode == FLAG)))
         return
-    print("operators   flat s   flag s   time    flat MB  flag MB   memory")
+    print(conditions())
+    print("operators  mode          seconds  ratio (median)   megabytes  ratio (median)")
     for size in options.sizes:
-        runs = [[in_a_process(size, flag) for flag in (False, True)] for _ in range(options.repeat)]
-        flat, flag = ({k: min(r[i][k] for r in runs) for k in runs[0][i]} for i in (0, 1))
-        print(
-            f"{size:9d} {flat['seconds']:8.2f} {flag['seconds']:8.2f}"
-            f" {flag['seconds'] / flat['seconds'] - 1:+7.1%}"
-            f" {flat['megabytes']:10.0f} {flag['megabytes']:8.0f}"
-            f" {flag['megabytes'] / max(flat['megabytes'], 1) - 1:+8.1%}",
-            flush=True,
-        )
+        runs: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES if mode != MARK}
+        for mode in in_turns([*runs], options.repeat):
+            runs[mode].append(in_a_process(size, mode))
+        for mode, found in runs.items():
+            cells = []
+            for what, digits in (("seconds", 2), ("megabytes", 0)):
+                own, stock = ([run[what] for run in each] for each in (found, runs[STOCK_FLAT]))
+                ratios = [of(own) / max(of(stock), 1e-9) for of in (min, statistics.median)]
+                cells.append(f"{min(own):8.{digits}f} {ratios[0]:7.3f} ({ratios[1]:.3f})")
+            print(f"{size:9d}  {mode:12s}", "   ".join(cells), flush=True)
 
 
 if __name__ == "__main__":

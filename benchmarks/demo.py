@@ -1,4 +1,4 @@
-"""What the flag gains, on real models: compile time with stock's flat compile and with the flag.
+"""What the flag gains, on real models: compile time of stock flat and with the flag.
 
     make demo
 
@@ -121,7 +121,7 @@ def one(task: str, flag: bool) -> dict[str, Any]:
 
 
 def _in_a_process(task: str, flag: bool) -> dict[str, Any]:
-    # Flat is stock's own compile: the overlay is off.
+    # Stock flat: the overlay is off.
     env = {**os.environ, "TORCH_REGIONS": "strict" if flag else "0"}
     command = [sys.executable, __file__, "--one", task, *(["--flag"] if flag else [])]
     out = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -151,7 +151,7 @@ def main() -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=110)
-    table = Table(title="torch.compile, Inductor on the CPU, cold: stock against the dedupe flag")
+    table = Table(title="torch.compile, Inductor on the CPU, cold: stock flat against the dedupe flag")
     for column in ("model", "", "compile", "gain", "bodies", "calls", "run", "largest error"):
         table.add_column(column, justify="right" if column not in ("model", "") else "left")
     embeddings = None
@@ -160,7 +160,7 @@ def main() -> None:
             stock, ours = _in_a_process(task, False), _in_a_process(task, True)
         embeddings = ours["result"] or embeddings
         gain = f"{stock['seconds'] / ours['seconds']:.2f}x"
-        table.add_row(TITLES[task], "stock", *_cells(stock, ""))
+        table.add_row(TITLES[task], "stock flat", *_cells(stock, ""))
         table.add_row("", "flag", *_cells(ours, gain), end_section=True)
     console.print(table)
     if embeddings:

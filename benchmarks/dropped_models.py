@@ -1,9 +1,9 @@
 """What is left of models that were compiled and dropped: themselves, their parameters, what regions keep of them.
 
-    python -m benchmarks.dropped_models [--compiles 2000] [--way flag mark none] [--reset] [--every 500]
+    python -m benchmarks.dropped_models [--compiles 2000] [--modes flag mark "overlay flat"] [--reset] [--every 500]
 
 Small models, backend eager; each is run and dropped. Counted after ``gc.collect()``: by weak references, and
-among all objects that the collector knows. ``none`` has no regions: what it leaves is stock's part.
+among all objects that the collector knows. Overlay flat has no regions: what it leaves is stock's part.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import torch._dynamo
 from torch._dynamo import config
 from torch._dynamo.regions.outcomes import CallOutcome
 from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry
+
+from benchmarks.modes import FLAG, MARK, MODES
 
 
 @dataclass
@@ -56,8 +58,8 @@ class _MarkedBlock(_Block):
     forward = torch.compiler.nested_compile_region(_Block.forward)
 
 
-def _model(way: str, number: int) -> torch.nn.Module:
-    return torch.nn.Sequential(*((_MarkedBlock if way == "mark" else _Block)(number) for _ in range(4)))
+def _model(mode: str, number: int) -> torch.nn.Module:
+    return torch.nn.Sequential(*((_MarkedBlock if mode == MARK else _Block)(number) for _ in range(4)))
 
 
 def _is_of_regions(cls: type) -> bool:
@@ -73,15 +75,15 @@ def _megabytes() -> float:
     return float("nan")
 
 
-def run(way: str, compiles: int, reset: bool, every: int) -> Iterator[Left]:
+def run(mode: str, compiles: int, reset: bool, every: int) -> Iterator[Left]:
     """Compiles ``compiles`` models one after another, and says after each ``every`` of them what is left."""
     models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
     parameters: list[weakref.ref[torch.nn.Parameter]] = []
     limits = {"recompile_limit": 10**6, "accumulated_recompile_limit": 10**6}
     x = torch.randn(2, 4)
-    with config.patch(use_graph_deduplication=way == "flag", **limits):
+    with config.patch(use_graph_deduplication=mode == FLAG, **limits):
         for done in range(1, compiles + 1):
-            model = _model(way, done)  # no other was compiled for its number
+            model = _model(mode, done)  # no other was compiled for its number
             models.add(model)
             parameters += [weakref.ref(parameter) for parameter in model.parameters()]
             torch.compile(model, backend="eager")(x)
@@ -100,19 +102,19 @@ def run(way: str, compiles: int, reset: bool, every: int) -> Iterator[Left]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--compiles", type=int, default=2000)
-    parser.add_argument("--way", nargs="+", default=["flag", "mark", "none"], choices=["flag", "mark", "none"])
+    parser.add_argument("--modes", nargs="+", default=MODES[1:], choices=MODES[1:])
     parser.add_argument("--reset", action="store_true")
     parser.add_argument("--every", type=int, default=500)
     options = parser.parse_args()
-    if len(options.way) > 1:  # a process for each
-        for way in options.way:
-            arguments = ["--compiles", str(options.compiles), "--every", str(options.every), "--way", way]
+    if len(options.modes) > 1:  # a process for each
+        for mode in options.modes:
+            arguments = ["--compiles", str(options.compiles), "--every", str(options.every), "--modes", mode]
             command = [sys.executable, "-m", "benchmarks.dropped_models", *arguments]
             subprocess.run([*command, *(["--reset"] if options.reset else [])], check=True)
         return
-    (way,) = options.way
-    print(f"{way}, {'with' if options.reset else 'without'} torch._dynamo.reset()")
-    for left in run(way, options.compiles, options.reset, options.every):
+    (mode,) = options.modes
+    print(f"{mode}, {'with' if options.reset else 'without'} torch._dynamo.reset()")
+    for left in run(mode, options.compiles, options.reset, options.every):
         print(left, flush=True)
 
 

@@ -1,6 +1,6 @@
 """What becomes of real architectures whose repeated block is marked as a region.
 
-    python benchmarks/marked_blocks.py [NAME...]
+    python -m benchmarks.marked_blocks [NAME...]
 
 Per architecture, in training (without and with dropout) and in inference: outcomes of the calls;
 calls in the top graph and the bodies that they share; operators of the blocks that stay in the top
@@ -42,7 +42,7 @@ class Report:
     alone: int = 0
     alone_operators: int = 0
     # Operators recorded in a block that are in the top graph, by the reason.
-    flat: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    left: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     # And by their target.
     targets: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
@@ -62,7 +62,7 @@ class Report:
             if node.target is torch.ops.higher_order.invoke_subgraph:
                 uses[node.args[0].target] += 1
             elif node.op.startswith("call_") and self._is_in_block(node):
-                self.flat[self._reasons.get(node.name, BOUNDARY)] += 1
+                self.left[self._reasons.get(node.name, BOUNDARY)] += 1
                 self.targets[str(getattr(node.target, "__name__", node.target))] += 1
         for name, n in uses.items():
             operators = sum(node.op.startswith("call_") for node in getattr(gm, name).graph.nodes)
@@ -128,12 +128,12 @@ def measure(name: str, train: bool, dropout: bool = False, layers: int = LAYERS)
 
 def line(report: Report, blocks: int) -> str:
     outcomes = ", ".join(f"{v} {k}" for k, v in sorted(report.outcomes.items()))
-    why = "; ".join(f"{n / blocks:.1f} {reason}" for reason, n in report.flat.most_common())
+    why = "; ".join(f"{n / blocks:.1f} {reason}" for reason, n in report.left.most_common())
     targets = " ".join(f"{t}:{n}" for t, n in report.targets.most_common(8))
     return (
         f"{blocks} blocks: {outcomes}; {report.graphs} graphs, {report.calls} calls of {report.bodies} bodies, "
         f"{report.body_operators} operators in them; {report.alone} calls alone ({report.alone_operators} operators); "
-        f"flat a block {sum(report.flat.values()) / blocks:.1f}"
+        f"left in the graph a block {sum(report.left.values()) / blocks:.1f}"
         f"{' (' + why + ')' if why else ''} {targets}"
     )
 

@@ -1,22 +1,27 @@
-"""Cost of Dynamo's trace per extra layer: marked and reused, marked and inlined, over unmarked.
+"""Cost of Dynamo's trace per extra layer, in each mode of ``benchmarks/modes.py``.
 
-    python -m benchmarks.marked_trace [--models llama gpt2 bert vit] [--layers 8 32] [--repeat 3]
+    python -m benchmarks.marked_trace [--models llama gpt2 bert vit] [--layers 8 32] [--repeat 5]
 
-CPU time of compiling for a backend that does nothing, in turns, best of ``--repeat``. The inlined blocks are marked
-inside the body of a checkpoint, where regions stay flat.
+CPU time of compiling for a backend that does nothing, each mode in a process of its own, in turns: the least of
+``--repeat``, the median in brackets.  Ratios are over stock flat's.  "checkpointed": blocks run in the body of a
+checkpoint, where calls of regions are inlined.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.modes import FLAG, MARK, MODES, Worker, conditions, in_turns, serve
 from benchmarks.zoo import blocks, build, mark_blocks
 
 
@@ -30,51 +35,65 @@ def _checkpointed(name: str, model: torch.nn.Module) -> None:
         block.forward = run  # type: ignore[method-assign]
 
 
-def seconds(name: str, layers: int, marked: bool, inlined: bool) -> float:
+def seconds(mode: str, name: str, layers: int, checkpointed: bool) -> float:
     """CPU seconds to compile a model for a backend that does nothing."""
     torch._dynamo.reset()
     counters.clear()
+    gc.collect()
     torch.manual_seed(0)
     example = build(name, layers)
-    if marked:
+    if mode == MARK:
         mark_blocks(name, example.model)
-    if inlined:
+    if checkpointed:
         _checkpointed(name, example.model)
     compiled = torch.compile(example.model, backend=lambda gm, _: gm.forward)
-    start = time.process_time()
-    example.call(compiled)
-    spent = time.process_time() - start
-    if marked:
-        expected = "inlined" if inlined else "reused"
+    with torch._dynamo.config.patch(use_graph_deduplication=mode == FLAG):
+        start = time.process_time()
+        example.call(compiled)
+        spent = time.process_time() - start
+    if mode == MARK:
+        expected = "inlined" if checkpointed else "reused"
         assert counters["regions"][expected] >= layers - 2, counters["regions"]
     return spent
 
 
-def per_layer(name: str, small: int, large: int, repeat: int, marked: bool, inlined: bool) -> float:
-    runs = [[seconds(name, n, marked, inlined) for n in (small, large)] for _ in range(repeat)]
-    best = [min(run[k] for run in runs) for k in (0, 1)]
-    return (best[1] - best[0]) / (large - small)
+def per_layer(workers: dict[str, Worker], layers: list[int], repeat: int, **what: Any) -> dict[str, list[float]]:
+    """Milliseconds that one more layer costs in each mode: by the least and by the median of the turns."""
+    runs: dict[str, list[list[float]]] = {mode: [] for mode in workers}
+    for mode in in_turns([*workers], repeat):
+        runs[mode].append([workers[mode].ask(layers=n, **what) for n in layers])
+    costs = {}
+    for mode, found in runs.items():
+        small, large = zip(*found, strict=True)
+        costs[mode] = [1000 * (of(large) - of(small)) / (layers[1] - layers[0]) for of in (min, statistics.median)]
+    return costs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["llama", "gpt2", "bert", "vit"])
     parser.add_argument("--layers", type=int, nargs=2, default=[8, 32])
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    seconds(options.models[0], 2, marked=True, inlined=False)  # warm up
-    print("model      flat ms   reused ms  ratio   flat ms   inlined ms  ratio   (per extra layer)")
+    if options.serve:
+        seconds(options.serve, "llama", 2, checkpointed=False)  # warm up
+        serve(lambda **what: seconds(options.serve, **what))
+        return
+    print(conditions())
+    workers = {mode: Worker("benchmarks.marked_trace", mode) for mode in sorted(options.modes, key=MODES.index)}
+    print("model    blocks        mode          ms per layer  ratio (median)")
     for name in options.models:
-        flat, reused, outer, inlined = (
-            1000 * per_layer(name, *options.layers, options.repeat, marked, inlined)
-            for inlined in (False, True)
-            for marked in (False, True)
-        )
-        print(
-            f"{name:8s} {flat:9.1f} {reused:11.1f} {reused / flat:6.2f} {outer:9.1f} {inlined:12.1f}"
-            f" {inlined / outer:6.2f}",
-            flush=True,
-        )
+        for checkpointed in (False, True):
+            costs = per_layer(workers, options.layers, options.repeat, name=name, checkpointed=checkpointed)
+            base = next(iter(costs.values()))
+            for mode, (least, middle) in costs.items():
+                blocks_are = "checkpointed" if checkpointed else "as they are"
+                ratios = f"{least / base[0]:6.3f} ({middle / base[1]:.3f})"
+                print(f"{name:8s} {blocks_are:13s} {mode:12s} {least:8.1f} ({middle:.1f})  {ratios}", flush=True)
+    for worker in workers.values():
+        worker.close()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.modes import conditions
 from torch_regions import _manifest, _switch
 
 
@@ -160,6 +161,8 @@ def main() -> None:
         process.join()
     if options.json is not None:
         options.json.write_text(json.dumps(table, indent=1) + "\n")
+    print(conditions())
+    print()
     print("| row |", " | ".join(options.models), "|")
     print("|---|" + "---|" * len(table))
     for target in targets:

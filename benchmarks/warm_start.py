@@ -1,6 +1,6 @@
 """What a start from a filled cache costs, and where the time goes: Llama with regions, in processes of their own.
 
-    python benchmarks/warm_start.py [--layers 32] [--way flag|mark|flat] [--train]
+    python -m benchmarks.warm_start [--layers 32] [--mode "stock flat"|"overlay flat"|flag|mark] [--train]
 
 First a process compiles half of the layers into an empty cache folder. Then one compiles all of them: the body of the
 layers is in the folder. Another one does so again: everything it needs is there. Times are those of torch's own
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from typing import Any
+
+from benchmarks.modes import FLAG, MARK, MODES, conditions, environment
 
 
 PHASES = {
@@ -39,7 +40,7 @@ def step(called: Any, model: Any, tokens: Any, train: bool) -> list[Any]:
     return [logits, *(torch.autograd.grad(logits.square().mean(), list(model.parameters())) if train else ())]
 
 
-def compile_once(layers: int, way: str, train: bool = False) -> dict[str, float]:
+def compile_once(layers: int, mode: str, train: bool = False) -> dict[str, float]:
     import torch
     import transformers
     from torch._dynamo.utils import compilation_time_metrics, counters
@@ -50,10 +51,10 @@ def compile_once(layers: int, way: str, train: bool = False) -> dict[str, float]
         hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4, vocab_size=128
     )
     model = transformers.LlamaForCausalLM(config).eval()
-    if way == "mark":
+    if mode == MARK:
         for layer in model.model.layers:
             layer.forward = torch.compiler.nested_compile_region(layer.forward)
-    torch._dynamo.config.use_graph_deduplication = way == "flag"
+    torch._dynamo.config.use_graph_deduplication = mode == FLAG
     spent = {"key": 0.0}
     original = autograd_cache.autograd_cache_key
 
@@ -81,9 +82,9 @@ def compile_once(layers: int, way: str, train: bool = False) -> dict[str, float]
     return spent
 
 
-def run(folder: str, layers: int, way: str, train: bool) -> dict[str, float]:
-    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    command = [sys.executable, __file__, "--worker", "--layers", str(layers), "--way", way]
+def run(folder: str, layers: int, mode: str, train: bool) -> dict[str, float]:
+    env = environment(mode, TORCHINDUCTOR_CACHE_DIR=folder, TORCHINDUCTOR_COMPILE_THREADS="1")
+    command = [sys.executable, "-m", "benchmarks.warm_start", "--worker", "--layers", str(layers), "--mode", mode]
     command += ["--train"] if train else []
     out = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
     return json.loads(out.splitlines()[-1])
@@ -92,19 +93,20 @@ def run(folder: str, layers: int, way: str, train: bool) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--way", choices=["flag", "mark", "flat"], default="mark")
+    parser.add_argument("--mode", choices=MODES, default=MARK)
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--worker", action="store_true")
     options = parser.parse_args()
     if options.worker:
-        print(json.dumps(compile_once(options.layers, options.way, options.train)))
+        print(json.dumps(compile_once(options.layers, options.mode, options.train)))
         return
     half = options.layers // 2
     with tempfile.TemporaryDirectory() as folder:
-        columns = {f"{half}, cold": run(folder, half, options.way, options.train)}
-        columns[f"{options.layers}, after {half}"] = run(folder, options.layers, options.way, options.train)
-        columns[f"{options.layers}, warm"] = run(folder, options.layers, options.way, options.train)
-    title = f"{options.way}{', training' if options.train else ''}, seconds"
+        columns = {f"{half}, cold": run(folder, half, options.mode, options.train)}
+        columns[f"{options.layers}, after {half}"] = run(folder, options.layers, options.mode, options.train)
+        columns[f"{options.layers}, warm"] = run(folder, options.layers, options.mode, options.train)
+    title = f"{options.mode}{', training' if options.train else ''}, seconds"
+    print(conditions())
     print(title.ljust(34) + "".join(f"{name:>16}" for name in columns))
     for words, phase in {"first call": "first call", **PHASES}.items():
         print(words.ljust(34) + "".join(f"{c.get(phase, 0.0):>16.2f}" for c in columns.values()))

@@ -1,12 +1,14 @@
-"""What the flag alone does for each architecture of the zoo: right, and how much faster it compiles.
+"""What regions do for each architecture of the zoo: results are those of stock, and how long the compile takes.
 
-    python -m benchmarks.zoo_table [NAME...] [--backend aot_eager] [--layers 6] [--repeat 2] [--dropout] [--out DIR]
+    python -m benchmarks.zoo_table [NAME...] [--backend aot_eager] [--layers 6] [--repeat 5] [--dropout] [--out DIR]
 
-A training step of each, compiled flat, with the flag without automatic regions, and with them, in turns in one
-process; results, gradients, buffers and the random state must equal those of the flat compile, or it says "DIFFERS".
-Times are CPU seconds of the first step, best of ``--repeat``. Each row is kept in DIR/zoo.json as soon as it is
-measured; a later run adds to those of the same kind and replaces those of the same name. Writes DIR/zoo.md and, where
-matplotlib is installed, DIR/zoo.png, of all rows there.
+A training step of each in the four modes of ``benchmarks/modes.py``, each mode in a process of its own, in turns.  The
+first step of an architecture in a process fills caches of operators and does not count.  Results, gradients, buffers
+and the random state must equal those of stock flat, or the row says "DIFFERS".  Times are CPU seconds of the first
+step: the least of ``--repeat``, the median in brackets.  A ratio is over stock flat's.  ``mark`` is for architectures
+whose blocks the zoo knows.  Each row is kept in DIR/zoo.json as soon as it is measured; a later run adds to those of
+the same kind and replaces those of the same name.  Writes DIR/zoo.md and, where matplotlib is installed, DIR/zoo.png,
+of all rows there.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import contextlib
 import dataclasses
 import gc
 import json
+import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,16 +28,14 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
+from benchmarks.modes import FLAG, MARK, MODES, STOCK_FLAT, Worker, conditions, in_turns, serve
+from benchmarks.zoo import BLOCKS, mark_blocks
 from benchmarks.zoo_more import ALL, build
 
 
-MODES = {
-    "flat": {},
-    "flag": {"use_graph_deduplication": True, "automatic_nested_compile_regions": False},
-    "automatic": {"use_graph_deduplication": True, "automatic_nested_compile_regions": True},
-}
-# No architecture may compile slower than flat by more than this.
+# No architecture may compile slower than stock flat by more than this, in any mode.
 LIMIT = 1.05
+OTHERS = MODES[1:]
 
 
 @dataclasses.dataclass
@@ -41,26 +43,29 @@ class Row:
     """One architecture."""
 
     name: str
-    # mode -> seconds of the first step
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    # mode -> what differs from flat, if anything does
+    # mode -> seconds of each first step
+    seconds: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    # mode -> what differs from stock flat, if anything does
     differs: dict[str, str] = dataclasses.field(default_factory=dict)
+    # Outcomes of calls under the flag
     traced: int = 0
     reused: int = 0
     inlined: int = 0
 
-    def ratio(self, mode: str) -> float:
-        return self.seconds[mode] / self.seconds["flat"]
+    def ratio(self, mode: str, of: Any = min) -> float:
+        return float(of(self.seconds[mode]) / of(self.seconds[STOCK_FLAT]))
 
 
-def step(name: str, layers: int, backend: str, dropout: bool, mode: str) -> tuple[float, list[Any]]:
+def step(mode: str, name: str, layers: int, backend: str, dropout: bool) -> tuple[float, list[Any]]:
     """CPU seconds of the first training step, and all that can be seen of it."""
     torch._dynamo.reset()
     counters.clear()
     example = build(name, layers, dropout)
+    if mode == MARK:
+        mark_blocks(name, example.model)
     compiled = torch.compile(example.model, backend=backend)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch._dynamo.config.patch(**MODES[mode]))
+        stack.enter_context(torch._dynamo.config.patch(use_graph_deduplication=mode == FLAG))
         if backend == "inductor":
             from torch._inductor.utils import fresh_cache
 
@@ -76,6 +81,13 @@ def step(name: str, layers: int, backend: str, dropout: bool, mode: str) -> tupl
     return spent, [out.detach(), gradients, [b.clone() for b in model.buffers()], torch.get_rng_state()]
 
 
+def _answer(mode: str, file: str, **what: Any) -> dict[str, Any]:
+    """One step in the process of ``mode``; what can be seen of it goes into ``file``."""
+    spent, seen = step(mode, **what)
+    torch.save(seen, file)
+    return {"seconds": spent, **{o: counters["regions"][o] for o in ("traced", "reused", "inlined")}}
+
+
 def difference(wanted: list[Any], got: list[Any]) -> str:
     """What differs, up to rounding; empty when nothing does."""
     for what, one, other in zip(("results", "gradients", "buffers", "random state"), wanted, got, strict=True):
@@ -86,18 +98,21 @@ def difference(wanted: list[Any], got: list[Any]) -> str:
     return ""
 
 
-def measure(name: str, options: argparse.Namespace) -> Row:
-    """One row: each mode in turn, ``options.repeat`` times."""
+def measure(name: str, workers: dict[str, Worker], options: argparse.Namespace) -> Row:
+    """One row: each mode in turn, ``options.repeat`` times after a first one that does not count."""
     row = Row(name)
-    # The first compile of an architecture fills caches of operators that the others find full.
-    _, wanted = step(name, options.layers, options.backend, options.dropout, "flat")
-    for _ in range(options.repeat):
-        for mode in MODES:
-            spent, seen = step(name, options.layers, options.backend, options.dropout, mode)
-            row.seconds[mode] = min(spent, row.seconds.get(mode, spent))
-            if found := difference(wanted, seen):
-                row.differs[mode] = found
-    row.traced, row.reused, row.inlined = (counters["regions"][o] for o in ("traced", "reused", "inlined"))
+    what = {"name": name, "layers": options.layers, "backend": options.backend, "dropout": options.dropout}
+    modes = [mode for mode in MODES if mode != MARK or name in BLOCKS]
+    with tempfile.TemporaryDirectory() as folder:
+        files = {mode: str(Path(folder) / mode) for mode in modes}
+        for number, mode in enumerate(in_turns(modes, options.repeat + 1)):
+            found = workers[mode].ask(file=files[mode], **what)
+            if number >= len(modes):
+                row.seconds.setdefault(mode, []).append(found["seconds"])
+            if mode == FLAG:
+                row.traced, row.reused, row.inlined = (found[o] for o in ("traced", "reused", "inlined"))
+            if mode != STOCK_FLAT and (differs := difference(torch.load(files[STOCK_FLAT]), torch.load(files[mode]))):
+                row.differs[mode] = differs
     return row
 
 
@@ -106,11 +121,12 @@ class Kept:
 
     def __init__(self, path: Path, options: argparse.Namespace) -> None:
         self.path = path
-        self.kind = {"layers": options.layers, "backend": options.backend, "dropout": options.dropout}
+        what = ("layers", "backend", "dropout", "repeat")
+        self.kind = {**{each: getattr(options, each) for each in what}, "conditions": conditions()}
         self.rows: dict[str, Row] = {}
         if path.exists():
             content = json.loads(path.read_text())
-            if content["kind"] == self.kind:
+            if all(content["kind"].get(each) == self.kind[each] for each in what):
                 self.rows = {name: Row(**row) for name, row in content["rows"].items()}
 
     def add(self, row: Row) -> None:
@@ -122,28 +138,54 @@ class Kept:
         return [self.rows[name] for name in ALL if name in self.rows]
 
 
-def table(rows: list[Row], options: argparse.Namespace) -> str:
-    """The rows as Markdown."""
-    lines = [
-        f"Training step, {options.layers} layers, {options.backend}, dropout {'on' if options.dropout else 'off'}.",
-        "",
-        "| architecture | flat | flag | ratio | automatic | ratio | traced | reused | inlined | equal to flat |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+def _seconds(found: list[float]) -> str:
+    return f"{min(found):.2f} s ({statistics.median(found):.2f})"
+
+
+def _line(row: Row) -> str:
+    equal = "yes" if not row.differs else "DIFFERS: " + ", ".join(f"{m} {what}" for m, what in row.differs.items())
+    cells = [row.name, _seconds(row.seconds[STOCK_FLAT])]
+    for mode in OTHERS:
+        if mode in row.seconds:
+            cells += [_seconds(row.seconds[mode]), f"{row.ratio(mode):.2f} ({row.ratio(mode, statistics.median):.2f})"]
+        else:
+            cells += ["", ""]
+    cells += [*map(str, (row.traced, row.reused, row.inlined)), equal]
+    return f"| {' | '.join(cells)} |"
+
+
+def slower(rows: list[Row]) -> str:
+    """The summary: which architectures any mode makes slower, by the least."""
+    found = [
+        f"{row.name} ({mode} {row.ratio(mode):.2f})"
+        for row in rows
+        for mode in OTHERS
+        if mode in row.seconds and row.ratio(mode) > LIMIT
     ]
-    for r in rows:
-        equal = "yes" if not r.differs else "DIFFERS: " + ", ".join(f"{m} {what}" for m, what in r.differs.items())
-        cells = [r.name, f"{r.seconds['flat']:.2f} s"]
-        for mode in ("flag", "automatic"):
-            cells += [f"{r.seconds[mode]:.2f} s", f"{r.ratio(mode):.2f}"]
-        cells += [*map(str, (r.traced, r.reused, r.inlined)), equal]
-        lines.append(f"| {' | '.join(cells)} |")
-    slower = [r.name for r in rows if r.ratio("automatic") > LIMIT]
-    lines += ["", f"Slower than flat by more than {LIMIT - 1:.0%}: {', '.join(slower) or 'none'}."]
+    return f"Slower than stock flat by more than {LIMIT - 1:.0%}, in any mode: {', '.join(found) or 'none'}."
+
+
+def table(rows: list[Row], kind: dict[str, Any]) -> str:
+    """The rows as Markdown."""
+    heads = ["architecture", STOCK_FLAT, *(head for mode in OTHERS for head in (mode, "ratio"))]
+    heads += ["traced", "reused", "inlined", "equal to stock flat"]
+    dropout = "on" if kind["dropout"] else "off"
+    lines = [
+        f"Training step, {kind['layers']} layers, {kind['backend']}, dropout {dropout}; "
+        f"least of {kind['repeat']}, the median in brackets.",
+        kind["conditions"],
+        "",
+        f"| {' | '.join(heads)} |",
+        "|---" * len(heads) + "|",
+        *map(_line, rows),
+        "",
+        slower(rows),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Writes the ratios to flat as bars."""
+    """Writes the ratios to stock flat as bars."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -151,13 +193,13 @@ def plot(rows: list[Row], path: Path) -> None:
         return
     figure = Figure(figsize=(8, 0.3 * len(rows) + 1.5), layout="constrained")
     axes = figure.subplots()
-    ordered = sorted(rows, key=lambda r: r.ratio("automatic"), reverse=True)
-    places = range(len(ordered))
-    for shift, mode in ((0.2, "flag"), (-0.2, "automatic")):
-        axes.barh([p + shift for p in places], [r.ratio(mode) for r in ordered], 0.38, label=mode)
-    axes.set_yticks(list(places), [r.name for r in ordered])
+    ordered = sorted(rows, key=lambda r: r.ratio(FLAG), reverse=True)
+    for number, mode in enumerate(OTHERS):
+        here = [(index + 0.26 * (1 - number), r.ratio(mode)) for index, r in enumerate(ordered) if mode in r.seconds]
+        axes.barh([place for place, _ in here], [ratio for _, ratio in here], 0.25, label=mode)
+    axes.set_yticks(range(len(ordered)), [r.name for r in ordered])
     axes.axvline(1.0, color="black", linewidth=0.8)
-    axes.set_xlabel("CPU time of the first training step, over that of the flat compile")
+    axes.set_xlabel("CPU time of the first training step, over stock flat's")
     axes.legend(loc="lower right")
     figure.savefig(path, dpi=150)
 
@@ -167,21 +209,30 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="architectures; all when none is named")
     parser.add_argument("--backend", default="aot_eager")
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--dropout", action="store_true")
     parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    step("encoder", 2, options.backend, False, "automatic")  # warm up
+    if options.serve:
+        torch.set_num_threads(1)
+        serve(lambda **request: _answer(options.serve, **request))
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     kept = Kept(options.out / "zoo.json", options)
-    for name in options.names or ALL:
-        row = measure(name, options)
-        kept.add(row)
-        print(table([row], options).splitlines()[4], flush=True)
+    workers = {mode: Worker("benchmarks.zoo_table", mode) for mode in MODES}
+    try:
+        for name in options.names or ALL:
+            row = measure(name, workers, options)
+            kept.add(row)
+            print(_line(row), flush=True)
+    finally:
+        for worker in workers.values():
+            worker.close()
     rows = kept.in_order()
-    (options.out / "zoo.md").write_text(table(rows, options))
+    (options.out / "zoo.md").write_text(table(rows, kept.kind))
     plot(rows, options.out / "zoo.png")
-    print(table(rows, options).splitlines()[-1])
+    print(slower(rows))
 
 
 if __name__ == "__main__":

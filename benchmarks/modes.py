@@ -1,0 +1,92 @@
+"""The modes that benchmarks compare, processes that measure one of them, and what a table says of itself.
+
+stock flat     ``TORCH_REGIONS=0``: torch as it is installed
+overlay flat   the overlay is there, the program has neither flag nor mark
+flag           ``torch._dynamo.config.use_graph_deduplication``
+mark           each repeated block is marked with ``torch.compiler.nested_compile_region``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+MODES = ("stock flat", "overlay flat", "flag", "mark")
+STOCK_FLAT, OVERLAY_FLAT, FLAG, MARK = MODES
+
+
+def environment(mode: str, **more: str) -> dict[str, str]:
+    """Environment variables of a process that compiles in ``mode``."""
+    return {
+        **os.environ,
+        "TORCH_REGIONS": "0" if mode == STOCK_FLAT else "strict",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+
+
+def in_turns(modes: list[str], turns: int) -> Iterator[str]:
+    """Each mode once a turn.  Another one begins each turn, so that no mode always follows the same one."""
+    for turn in range(turns):
+        first = turn % len(modes)
+        yield from modes[first:] + modes[:first]
+
+
+class Worker:
+    """A process that measures in one mode: ``python -m MODULE --serve MODE ...``, an answer for each request.
+
+    Both are JSON, a line each.  ``serve`` is the other side.
+    """
+
+    def __init__(self, module: str, mode: str, *arguments: str, **more: str) -> None:
+        command = [sys.executable, "-m", module, "--serve", mode, *arguments]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, text=True, env=environment(mode, **more), stdin=pipe, stdout=pipe)
+
+    def ask(self, **request: Any) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self.process.args}: ended with {self.process.wait()}, its errors are above")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve(answer: Any) -> None:
+    """Answers requests by ``answer(**request)`` until there are no more."""
+    for line in sys.stdin:
+        print(json.dumps(answer(**json.loads(line))), flush=True)
+
+
+def conditions() -> str:
+    """Machine, releases and command: the first line of a file of figures."""
+    from importlib.metadata import version
+
+    spec = sys.modules["__main__"].__spec__
+    program = f"-m {spec.name}" if spec is not None else os.path.basename(sys.argv[0])
+    command = " ".join(["python", program, *sys.argv[1:]])
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    return (
+        f"`{command}`, torch {version('torch')}, Python {platform.python_version()}, {_processor()}, "
+        f"{os.cpu_count()} cores, load {load}."
+    )
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
