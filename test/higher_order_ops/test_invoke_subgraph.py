@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 import torch._dynamo
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 @torch.compiler.nested_compile_region
@@ -61,3 +64,17 @@ def test_saved_tensor_hooks_see_the_operators(compiled, args) -> None:
             function(*args)[0].sum().backward()
         seen.append(packed)
     assert seen[1] == seen[0]
+
+
+def test_a_graph_with_a_call_is_unpickled(with_regions):
+    """Its code is traced with proxies. Entries of AOTAutogradCache with marks in marks could not be read in a compile."""
+    graphs = []
+    torch._dynamo.reset()
+    torch.compile(twice, backend=lambda gm, _: graphs.append(gm) or gm)(torch.ones(8, 8), torch.ones(8, 8))
+    with FakeTensorMode():
+        again = pickle.loads(pickle.dumps(graphs[0]))
+    calls = [
+        [n.args[1:2] for n in gm.graph.nodes if n.target is torch.ops.higher_order.invoke_subgraph]
+        for gm in (graphs[0], again)
+    ]
+    assert len(calls[0]) == 2 and calls[1] == calls[0]

@@ -21,9 +21,11 @@ import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._higher_order_ops.invoke_subgraph import _current_invoke_subgraph_call_id, invoke_subgraph_placeholder
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_dynamo_compiling, is_exporting
+from torch.fx import Proxy
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode
 from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -47,6 +49,9 @@ def _tracer_looks_on(subgraph: Any, operands: tuple[Any, ...]) -> bool:
 
 @replaces("InvokeSubgraphHOP.__call__")
 def __call__(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+    if any(isinstance(operand, Proxy) for operand in operands):
+        # The code of a graph is traced by fx when the graph is unpickled. Stock's check refuses operands that are proxies.
+        return HigherOrderOperator.__call__(self, subgraph, identifier, *operands)
     # See Note [A region at run time is its body]
     if _tracer_looks_on(subgraph, operands):
         call = stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphHOP.__call__")
