@@ -33,6 +33,17 @@ def rebind(pairs: Sequence[Pair], all_of_them: bool = False) -> list[str]:
     wanted = [pair for pair in pairs if all_of_them or isinstance(pair[0].value, type) or _shared(pair[0])]
     if not wanted:
         return []
+    frozen = gc.get_freeze_count() > 0
+    try:
+        if frozen:
+            gc.unfreeze()  # the walk does not see what is frozen
+        return _rebind(wanted)
+    finally:
+        if frozen:
+            gc.freeze()
+
+
+def _rebind(wanted: Sequence[Pair]) -> list[str]:
     stale: list[str] = []
     for old, new in wanted:
         if isinstance(old.value, type):
