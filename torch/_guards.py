@@ -206,6 +206,11 @@ class InvokeSubgraphCache(HopSubgraphCache):
                 old.hits,
             )
 
+    def forget_calls(self) -> None:
+        """Drops all entries: the frame is traced, and no call comes after it."""
+        self.buckets.clear()
+        self.by_function.clear()
+
     def touch(self, entry: InvokeSubgraphReuseEntry) -> None:
         """Notes a use of ``entry``."""
         main = entry.main or entry

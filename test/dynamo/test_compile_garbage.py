@@ -118,3 +118,41 @@ def test_a_backward_that_is_compiled_later(function):
     torch.testing.assert_close(x.grad, 2 * X.cos())
     assert seen == [(False, before), (True, before)]
     assert collector() == before
+
+
+class Held:
+    k = 2.0
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.held = torch.nn.Linear(4, 4), Held()
+
+    def forward(self, x):
+        return self.linear(x).sin() * self.held.k
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_objects_that_calls_met_die_with_the_programs_last_reference(function, backend):
+    """A weak reference of the program's tells, and what is kept for a backward that is compiled later is no exception."""
+    blocks = torch.nn.ModuleList(Block() for _ in range(4))
+    call = torch.compiler.nested_compile_region(Block.forward) if function is marked else lambda block, x: block(x)
+
+    def run(x):
+        for block in blocks:
+            x = call(block, x)
+        return x
+
+    gc.collect()
+    gc.disable()
+    try:
+        result = torch.compile(run, backend=backend)(torch.randn(2, 4))
+        assert torch._dynamo.utils.counters["regions"]["reused"]
+        dead = [weakref.ref(block.held) for block in blocks]
+        for block in blocks:
+            block.held = None
+        assert [each() for each in dead] == [None] * 4
+        result.sum().backward()
+    finally:
+        gc.enable()

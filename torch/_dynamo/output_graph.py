@@ -12,7 +12,7 @@ from torch._dynamo.regions.frame import FRAME
 from torch._dynamo.regions.outline.calls import cut_out_calls
 from torch._dynamo.regions.outline.outliner import Outliner
 
-from torch_regions.overlay import replaces
+from torch_regions.overlay import replaces, stock
 
 
 @replaces("OutputGraph.dedup_pass")
@@ -26,3 +26,17 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     if config.use_graph_deduplication:
         outline_repeats(outliner, self.graph, 0)
     return outliner.bodies
+
+
+@replaces("OutputGraph.cleanup")
+def cleanup(self: Any) -> None:
+    """Lets go of what the calls of regions kept of the program's objects, with all else that tracing kept.
+
+    A weak reference of the program tells whether an object lives, and this graph is part of a cycle: without this,
+    objects would live until Python's next collection of garbage, or as long as a backward that is compiled later.
+    """
+    stock("torch._dynamo.output_graph:OutputGraph.cleanup")(self)
+    vars(self).pop("region_states", None)
+    cache: Any = self.tracing_context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph)
+    if cache is not None:
+        cache.forget_calls()
