@@ -1,5 +1,6 @@
 """Packages the loader, and the overlay inside it, so that no file of ours is ever installed over one of torch's."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import setup
@@ -18,6 +19,8 @@ class BuildWithOverlay(build_py):
         return [(source, target / source) for source in sources]
 
     def run(self) -> None:
+        # A build in this folder leaves its files, and those that are gone since would be in the next wheel.
+        shutil.rmtree(Path(self.build_lib) / "torch_regions", ignore_errors=True)
         super().run()
         if not self.editable_mode:
             for source, target in self._overlay():

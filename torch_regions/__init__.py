@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch_regions._report import report
     from torch_regions._status import Row, Status, status
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ManifestError",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import email
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import textwrap
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
-from testing.overlay_tools import REPO, TORCH, run_code, run_python
+from testing.overlay_tools import REPO, TORCH, VERSION, run_code, run_python
 
+import torch_regions
 from torch_regions import _manifest
 from torch_regions._files import overlay_files
 
@@ -93,17 +96,36 @@ def test_compile_workers(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
-    for name in ("setup.py", "pyproject.toml", "manifest.toml", "LICENSE"):
-        shutil.copy(REPO / name, source)
+def source(tmp_path_factory) -> Path:
+    """The files of the repository that a build takes, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in ("setup.py", "pyproject.toml", "manifest.toml", "LICENSE", "MANIFEST.in"):
+        shutil.copy(REPO / name, folder)
+    for document in REPO.glob("*.md"):
+        shutil.copy(document, folder)
     for name in ("torch", "torch_regions"):
-        shutil.copytree(REPO / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def wheel_of(source: Path, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source]
     subprocess.run(command, check=True, capture_output=True)
     (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory) -> Path:
+    return wheel_of(source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(source, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    code = f"import setuptools.build_meta as build; build.build_sdist({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=source)
+    (built,) = folder.glob("*.tar.gz")
     return built
 
 
@@ -117,10 +139,62 @@ def test_contents_of_the_wheel(wheel):
     assert _manifest.parse(text) == _manifest.load(str(REPO / "manifest.toml"))
     assert "torch_regions/py.typed" in names
     assert "torch_regions/_overlay/torch/__init__.py" not in names
+    modules = {f"torch_regions/{path.name}" for path in (REPO / "torch_regions").glob("*.py")}
+    others = {name for name in names if not name.startswith("torch_regions/_overlay/")} - modules
+    assert {name.split("/")[-1] for name in others} == {
+        *("py.typed", "METADATA", "WHEEL", "entry_points.txt", "top_level.txt", "RECORD", "LICENSE")
+    }
 
 
-def test_wheel_in_a_venv_and_uninstalled_again(wheel, tmp_path):
-    """The venv borrows torch and the rest of what is installed here, but not this repository."""
+def test_a_wheel_needs_torch_and_is_for_each_python(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    assert wheel.name == f"torch_regions-{torch_regions.__version__}-py3-none-any.whl"
+    assert metadata["Version"] == torch_regions.__version__ and metadata["Requires-Python"] == ">=3.10"
+    needed = [need for need in metadata.get_all("Requires-Dist") if "extra ==" not in need]
+    assert needed == ["torch<2.16,>=2.13", 'tomli>=2; python_version < "3.11"']
+
+
+def test_each_release_of_the_manifest_may_be_installed():
+    """And the change log has the version."""
+    releases = _manifest.load(str(REPO / "manifest.toml")).releases
+    assert {"2.13.0", "2.15.0"} <= set(releases)
+    assert all((2, 13) <= tuple(map(int, release.split(".")[:2])) < (2, 16) for release in releases)
+    assert f"## {torch_regions.__version__}\n" in (REPO / "CHANGELOG.md").read_text()
+
+
+def test_a_source_distribution_builds_the_same_wheel(sdist, wheel, tmp_path):
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert unpacked.name == f"torch_regions-{torch_regions.__version__}"
+    assert {path.name for path in REPO.glob("*.md")} <= {path.name for path in unpacked.iterdir()}
+    assert _contents(wheel_of(unpacked, tmp_path)) == _contents(wheel)
+
+
+def test_a_file_that_is_gone_is_in_no_later_wheel(source, wheel, tmp_path):
+    """setuptools takes whatever an earlier build has left in the folder."""
+    before = {str(path) for path in (source / "build").rglob("*_overlay")}
+    assert before, "nothing was left, so nothing is tested"
+    for folder in before:
+        (Path(folder) / "torch" / "gone.py").write_text("")
+    assert _contents(wheel_of(source, tmp_path)) == _contents(wheel)
+
+
+def _contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+# site-packages goes into __file__ of torch as CHECK expects it.
+CHECK_BORROWED = CHECK.replace('"site-packages" in torch.__file__', '"borrowed" in torch.__file__')
+PIP = ("-m", "pip", "--disable-pip-version-check")
+
+
+@pytest.fixture
+def clean(tmp_path) -> tuple[str, Path]:
+    """A venv that borrows torch and the rest of what is installed here, but not this repository; its python and packages."""
     home = tmp_path / "venv"
     venv.create(home, with_pip=False, symlinks=True)
     python = str(home / "bin" / "python")
@@ -133,15 +207,38 @@ def test_wheel_in_a_venv_and_uninstalled_again(wheel, tmp_path):
         if "torch_regions" not in entry.name:
             (borrowed / entry.name).symlink_to(entry)
     (packages / "borrowed.pth").write_text(f"{borrowed}\n")
-    # site-packages goes into __file__ of torch as CHECK expects it.
-    check = CHECK.replace('"site-packages" in torch.__file__', '"borrowed" in torch.__file__')
+    return python, packages
+
+
+def _everything(python: str) -> set[Path]:
+    return {path for path in Path(python).parents[1].rglob("*") if "__pycache__" not in path.parts}
+
+
+def test_pip_install_builds_apart_and_leaves_torch_alone(source, clean):
+    """As README.md says it: with build isolation, where the build has no torch, and with dependencies."""
+    python, packages = clean
+    there = _everything(python)
+    environment = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
+    done = run_python(*PIP, "install", str(source), python=python, check=False, timeout=600, **environment)
+    if "No matching distribution found for setuptools" in done.err:
+        pytest.skip("no registry is reached, from which pip would take setuptools for the build")
+    assert done.code == 0, done.out + done.err
+    assert "Successfully installed torch-regions" in done.out, "only torch-regions was to be installed"
+    assert not [entry for entry in packages.iterdir() if entry.name.startswith("torch-")]
+    assert "torch_regions/_overlay" in run_python("-c", CHECK_BORROWED, python=python).out
+    run_python(*PIP, "uninstall", "-q", "-y", "torch-regions", python=python)
+    assert _everything(python) == there
+
+
+def test_wheel_in_a_venv_and_uninstalled_again(wheel, clean):
+    python, packages = clean
+    there = _everything(python)
     before = tree(TORCH / "_dynamo")
-    pip = ("-m", "pip", "--disable-pip-version-check")
-    run_python(*pip, "install", "-q", "--no-deps", "--no-index", str(wheel), python=python)
-    result = run_python("-c", check, python=python)
+    run_python(*PIP, "install", "-q", "--no-deps", "--no-index", str(wheel), python=python)
+    result = run_python("-c", CHECK_BORROWED, python=python)
     assert not result.warnings and "torch_regions/_overlay" in result.out, result
-    run_python(*pip, "uninstall", "-q", "-y", "torch-regions", python=python)
-    assert not [entry for entry in packages.iterdir() if "torch_regions" in entry.name]
+    run_python(*PIP, "uninstall", "-q", "-y", "torch-regions", python=python)
+    assert _everything(python) == there
     run_python(
         "-c",
         "import torch, torch._dynamo.graph_deduplication as dedupe, importlib.util\n"
@@ -155,6 +252,33 @@ def test_wheel_in_a_venv_and_uninstalled_again(wheel, tmp_path):
 
 def tree(folder: Path) -> dict[str, int]:
     return {os.path.relpath(path, folder): path.stat().st_mtime_ns for path in folder.rglob("*.py")}
+
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+
+
+def _python(version: str) -> str | None:
+    """An interpreter of that version: beside the one that runs here, or on the path, and one that starts."""
+    beside = Path(sys.base_prefix).parent.glob(f"{version}.*/bin/python{version}")
+    for python in (*map(str, beside), shutil.which(f"python{version}")):
+        if python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return python
+    return None
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_each_python_reads_all_files_and_finds_the_same_digests(version, source, tmp_path):
+    """The loader needs no torch to verify one, so no wheel of torch for that Python is needed."""
+    python = _python(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here")
+    for folder in ("torch", "torch_regions"):
+        run_python("-m", "compileall", "-q", str(source / folder), python=python, PYTHONPYCACHEPREFIX=str(tmp_path))
+    # Before 3.11 tomli is a dependency; pip has a copy of it.
+    (tmp_path / "tomli.py").write_text("from pip._vendor.tomli import *\n")
+    path = [source] if version != "3.10" else [source, tmp_path]
+    result = run_python("-m", "torch_regions", "verify", "--against", str(TORCH), path=path, python=python)
+    assert f"match torch {VERSION}" in result.out
 
 
 def test_import_torch_loads_nothing_more():
