@@ -47,8 +47,8 @@ def _kind(make: Any) -> str:
 
 
 def substituted_guard_skipped() -> Any:
-    """A reused call does not guard the constants that tracing would have guarded."""
-    return _without(lambda source, make: _kind(make) not in ("EQUALS_MATCH", "CONSTANT_MATCH"))
+    """A reused call makes none of the traced call's guards at its own sources, but those on aliases."""
+    return _without(lambda source, make: _kind(make) == "DUPLICATE_INPUT")
 
 
 def alias_guard_skipped() -> Any:
