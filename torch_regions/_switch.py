@@ -32,7 +32,10 @@ class _Local(threading.local):
 
 _local = _Local()
 _lock = threading.RLock()
-_threads_on = 0
+# Threads that compile a program with regions
+_threads_on: set[int] = set()
+# Whether the functions that are switched have the code that asks; None while it is being changed
+_asking: bool | None = False
 # "module:symbol" -> what is switched there
 _switched: dict[str, Switched] = {}
 
@@ -84,7 +87,7 @@ def add(target: str, place: FunctionType, ours: Any) -> Switched:
     """Let `ours` run in the place of the stock function `place` while regions are compiled."""
     with _lock:
         made = _switched[target] = Switched(place, ours)
-        made.set(_threads_on > 0)
+        made.set(bool(_threads_on))
     return made
 
 
@@ -102,16 +105,28 @@ def switched() -> dict[str, Any]:
 
 
 def turn(on: bool) -> None:
-    """Say whether this thread compiles a program with regions from now on."""
-    global _threads_on
-    if _local.on is on:
+    """Say whether this thread compiles a program with regions from now on.
+
+    Each step may be done twice: after an interrupt in between, the next call does what is left.
+    """
+    thread = threading.get_ident()
+    if _local.on is on and (thread in _threads_on) is on and _asking is bool(_threads_on):
         return
     with _lock:
+        (_threads_on.add if on else _threads_on.discard)(thread)
         _local.on = on
-        before, _threads_on = _threads_on, _threads_on + (1 if on else -1)
-        if not (before and _threads_on):
-            for each in _switched.values():
-                each.set(on)
+        _place()
+
+
+def _place() -> None:
+    """Give the functions that are switched the code for as many threads as there are."""
+    global _asking
+    wanted = bool(_threads_on)
+    if _asking is not wanted:
+        _asking = None
+        for each in _switched.values():
+            each.set(wanted)
+        _asking = wanted
 
 
 def listen(module: ModuleType) -> None:
@@ -122,11 +137,10 @@ def listen(module: ModuleType) -> None:
 
 def _after_fork() -> None:
     """A child has one thread, the one that forked; the others' compiles are not its own."""
-    global _lock, _threads_on
+    global _lock
     _lock = threading.RLock()
-    _threads_on = int(_local.on)
-    for each in _switched.values():
-        each.set(_local.on)
+    _threads_on.intersection_update({threading.get_ident()})
+    _place()
 
 
 if hasattr(os, "register_at_fork"):

@@ -200,3 +200,60 @@ def test_functions_with_free_variables_are_switched():
         assert Derived().f(1) == 4 and Derived.f.__code__ is made.code
         """
     )
+
+
+INTERRUPTED = """
+    import sys, torch, torch._dynamo
+    from torch._dynamo import side_effects
+    from torch._dynamo.regions import switch
+    from torch_regions import _switch
+
+    FILES = (switch.__file__, _switch.__file__)
+    functions = [each.place.value for each in _switch._switched.values()]
+
+    def state():
+        return switch.has_regions(), switch.is_compiling(), _switch._local.on, [f.__code__ for f in functions]
+
+    def compiled(limit):
+        # Raises at the limit-th line of the switch, as a Ctrl-C there would.
+        count = 0
+        def lines(frame, event, arg):
+            nonlocal count
+            if event == "line":
+                count += 1
+                if count == limit:
+                    where.append(f"{frame.f_code.co_name} {frame.f_lineno}")
+                    raise KeyboardInterrupt
+            return lines
+        sys.settrace(lambda frame, event, arg: lines if frame.f_code.co_filename in FILES else None)
+        try:
+            with switch.compiling(True):
+                assert switch.has_regions()
+        finally:
+            sys.settrace(None)
+        return count
+
+    where = []
+    before = state()
+    total, bad, kept = compiled(-1), [], []
+    for limit in range(1, total + 1):
+        try:
+            compiled(limit)
+        except KeyboardInterrupt as error:
+            kept.append(error)  # what a traceback keeps does not matter
+        else:
+            bad.append((limit, "no interrupt"))
+        if state() != before:
+            bad.append((limit, where[-1], state()[:3], sum(a is not b for a, b in zip(state()[3], before[3]))))
+            switch._turn(False)
+            switch._state.depth = 0
+    print(total, bad)
+"""
+
+
+def test_an_interrupt_of_the_switch_leaves_it_off():
+    result = run_code(INTERRUPTED)
+    total, _, bad = result.out.strip().partition(" ")
+    assert int(total) > 50, result
+    # The first lines of leaving: nothing that is interrupted there has begun to put anything back.
+    assert len(__import__("ast").literal_eval(bad)) <= 3, bad

@@ -9,13 +9,12 @@ too. What needs to run before that, or for every program, says so in its row of 
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 
 class _State(threading.local):
-    on = False
+    on: bool | None = False  # None while it is being changed
     depth = 0
 
 
@@ -28,7 +27,7 @@ ON_ERROR: list[Callable[[Exception], None]] = []
 
 def has_regions() -> bool:
     """Whether this thread compiles a program that is known to have regions."""
-    return _state.on
+    return bool(_state.on)
 
 
 def is_compiling() -> bool:
@@ -38,26 +37,46 @@ def is_compiling() -> bool:
 
 def _turn(on: bool) -> None:
     if _state.on is not on:
-        _state.on = on
+        _state.on = None  # after an interrupt, all are told again
         for tell in ON_CHANGE:
             tell(on)
+        _state.on = on
 
 
-@contextlib.contextmanager
-def compiling(regions: bool) -> Iterator[None]:
-    """The compile of one frame or graph, with or without regions as far as is known when it begins."""
-    before = _state.on
-    _state.depth += 1
-    try:
-        _turn(regions)
-        yield
-    except Exception as error:
-        for tell in ON_ERROR:
-            tell(error)
-        raise
-    finally:
-        _state.depth -= 1
-        _turn(before)
+class compiling:  # noqa: N801 -- reads as a statement
+    """While it is entered, one frame or graph is compiled: with regions or without, as far as is known when it begins.
+
+    No generator: where an interrupt falls between its first step and the caller, a generator ends with the traceback that
+    keeps it, some time later and maybe in another thread.
+    """
+
+    def __init__(self, regions: bool) -> None:
+        self._regions = regions
+
+    def __enter__(self) -> None:
+        self._before = has_regions(), _state.depth
+        try:
+            _state.depth += 1
+            _turn(self._regions)
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if isinstance(error, Exception):
+                for tell in ON_ERROR:
+                    tell(error)
+        finally:
+            try:
+                self._leave()
+            except BaseException:  # an interrupt, which is not repeated at once
+                self._leave()
+                raise
+
+    def _leave(self) -> None:
+        on, _state.depth = self._before
+        _turn(on)
 
 
 def regions_found() -> None:
