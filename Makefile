@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 # Two workers and one thread each, or the workers' threads fight for the cores; who is done first helps the other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2} --dist worksteal
 
-.PHONY: demo test smoke test-overlay test-flag fuzz lint verify clean
+.PHONY: demo test test-full test-times row-worth smoke test-overlay test-flag fuzz lint verify clean
 
 demo: $(READY)
 	$(BIN)/python benchmarks/demo.py
@@ -22,6 +22,18 @@ test: $(READY)
 	$(BIN)/python -m torch_regions verify
 	-$(BIN)/python tools/redis_server.py  # without it, the test of the remote cache is skipped and says so
 	$(PYTEST) test
+
+# All cases: of products of architectures and modes, `make test` runs those that differ most.
+test-full: $(READY)
+	REGIONS_ALL_MODELS=1 REGIONS_FULL=1 $(PYTEST) test
+
+# CPU seconds of each file of TESTS, in one process. CASES=1 runs one case of each test function and reckons with it.
+test-times: $(READY)
+	CASES=$(or $(CASES),0) PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:xdist -p testing.cpu_times $(or $(TESTS),test)
+
+# What each row of cost and speed saves of a compile and of a trace: more than an hour on a machine that is not shared.
+row-worth: $(READY)
+	$(BIN)/python -m benchmarks.row_worth --out benchmarks/results
 
 # A few minutes for a release that `make test` is not run for: the manifest, the decisions about each kind of guard,
 # source and value, and programs of each kind.

@@ -110,7 +110,7 @@ def test_what_another_process_saved(tmp_path):
     """The log compares with entries that other processes saved."""
     for program in ("", "train"):
         process = processes.start(
-            "cached_compile.py", tmp_path, 1, program, TORCH_LOGS="+torch._functorch._aot_autograd.autograd_cache"
+            "cached_compile", tmp_path, 1, program, TORCH_LOGS="+torch._functorch._aot_autograd.autograd_cache"
         )
         _, log = process.communicate(timeout=300)
         assert process.returncode == 0, log

@@ -18,7 +18,7 @@ BODIES = {"infer": 1, "train": 2}  # a backward has one of its own
 
 def run(folder: Path, way: str, mode: str, layers: int = LAYERS) -> dict[str, Any]:
     """What the program told; it has compared its results and gradients with eager."""
-    told, warnings = processes.finish(processes.start("cached_model.py", folder, layers, way, mode))
+    told, warnings = processes.finish(processes.fork("cached_model", folder, layers, way, mode))
     assert not warnings
     return told
 

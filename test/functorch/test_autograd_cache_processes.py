@@ -24,11 +24,14 @@ PR_CAPBSET_DROP = 24
 CAPABILITIES_THAT_IGNORE_MODES = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 
-def start(folder: Path, *arguments: object, **options) -> subprocess.Popen[str]:
-    return processes.start("cached_compile.py", folder, *arguments, **options)
+def start(folder: Path, *arguments: object, **options) -> subprocess.Popen[str] | processes.Forked:
+    """A program of blocks.  What torch reads when it is imported, and what comes before that, needs a new process."""
+    if options:
+        return processes.start("cached_compile", folder, *arguments, **options)
+    return processes.fork("cached_compile", folder, *arguments)
 
 
-def outcome(process: subprocess.Popen[str]) -> tuple[dict[str, int], list[str]]:
+def outcome(process: subprocess.Popen[str] | processes.Forked) -> tuple[dict[str, int], list[str]]:
     """What the cache counted, and the warnings: one line each."""
     told, warnings = processes.finish(process)
     return told["cache"], warnings

@@ -43,6 +43,10 @@ def main(blocks: int, train: bool) -> None:
     tell(cache=cache_counts())
 
 
+def run(arguments: list[str]) -> None:
+    torch._functorch.config.force_non_lazy_backward_lowering = "early" in arguments
+    main(int(arguments[0]), "train" in arguments)
+
+
 if __name__ == "__main__":
-    torch._functorch.config.force_non_lazy_backward_lowering = "early" in sys.argv
-    main(int(sys.argv[1]), "train" in sys.argv)
+    run(sys.argv[1:])

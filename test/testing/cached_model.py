@@ -114,5 +114,10 @@ def main(layers: int, way: str, train: bool) -> None:
     tell(cache=cache_counts(), calls=calls, bodies=counters["region_bodies"])
 
 
+def run(arguments: list[str]) -> None:
+    layers, way, mode = arguments
+    main(int(layers), way, mode == "train")
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3] == "train")
+    run(sys.argv[1:])
