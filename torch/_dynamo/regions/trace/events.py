@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any, Protocol
 
 from torch._dynamo.regions.frame import PerFrame
+from torch._dynamo.regions.trace.objects import checks_by_code
 
 
 @dataclasses.dataclass(eq=False)
@@ -17,6 +18,8 @@ class TraceEvents:
     reached: set[Any] = dataclasses.field(default_factory=set)
     # Sources of opaque objects that the program looked into.
     opened: set[Any] = dataclasses.field(default_factory=set)
+    # Names of classes that were asked, by code of the program that is not traced, whether an object is one of theirs.
+    checked: set[str] = dataclasses.field(default_factory=set)
 
 
 class Recorder(Protocol):
@@ -44,3 +47,14 @@ class Recorder(Protocol):
 TRACE_EVENTS: list[TraceEvents] = []
 # The same of one frame, the outermost call first.
 RECORDERS: PerFrame[list[Recorder]] = PerFrame(lambda _: [])
+
+
+def note_check(kind: Any) -> None:
+    """Notes that a class is asked whether an object is one of its own; ``kind`` is the tracker of the class.
+
+    Dynamo runs the code that decides, and does not trace it: no guard says what it read.
+    """
+    found: Any = kind.peek_value() if hasattr(kind, "peek_value") else getattr(kind, "value", None)
+    if checks_by_code(found):
+        for events in TRACE_EVENTS:
+            events.checked.add(found.__name__)

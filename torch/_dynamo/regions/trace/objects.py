@@ -7,6 +7,7 @@ classes, and where only code of the program could answer, ``RunsCode`` is raised
 
 from __future__ import annotations
 
+import abc
 import collections
 import types
 from collections.abc import Hashable, Iterable, Iterator
@@ -68,6 +69,12 @@ def _checked(found: Any, name: str) -> Any:
     if found is not MISSING and _runs_code(found):
         raise RunsCode(f"{name} is found by code of the program")
     return found
+
+
+def checks_by_code(kind: Any) -> bool:
+    """Whether ``isinstance`` asks code of a class, which may look at more of an object than what its class is."""
+    found = find_in_class(type(kind), "__instancecheck__") if is_a(kind, type) else MISSING
+    return isinstance(found, types.FunctionType) and found is not abc.ABCMeta.__instancecheck__
 
 
 def _builtin_getattribute(kind: Any) -> Any:

@@ -61,6 +61,8 @@ def save(
     _check_pending(tx, recorder, existing, untouched)
     if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
+    if kinds := recorder.events.checked:
+        raise CannotReuse(ReuseMissReason.RUNS_CODE, f"__instancecheck__ for {', '.join(sorted(kinds))}")
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
     inputs = inputs_from(tx, arguments, call.operands)
