@@ -199,23 +199,3 @@ def test_one_key_for_what_cannot_be_guarded_alike(what):
     )
     f = calling(run, layers)
     torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(X), f(X))
-
-
-class Decides(type):
-    """Looks into an object to say whether it is one of its own."""
-
-    def __instancecheck__(cls, instance):
-        return instance.kept == 1
-
-
-class Chosen(metaclass=Decides):
-    pass
-
-
-def test_a_class_that_looks_into_an_object_is_asked_about_each():
-    """Dynamo runs its __instancecheck__, and no guard says what that read."""
-    same_as_unmarked(
-        lambda layer, x: x.sin() * (2.0 if isinstance(layer, Chosen) else 3.0),
-        lambda: [Plain(kept=i % 2) for i in range(4)],
-    )
-    assert counters["regions"]["not reused: only code of the program can tell what it looked at"]

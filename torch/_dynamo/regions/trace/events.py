@@ -18,8 +18,8 @@ class TraceEvents:
     reached: set[Any] = dataclasses.field(default_factory=set)
     # Sources of opaque objects that the program looked into.
     opened: set[Any] = dataclasses.field(default_factory=set)
-    # Names of classes that were asked, by code of the program that is not traced, whether an object is one of theirs.
-    checked: set[str] = dataclasses.field(default_factory=set)
+    # Names of the program's code that Dynamo ran on an object, and did not trace: no guard says what it read.
+    ran: set[str] = dataclasses.field(default_factory=set)
 
 
 class Recorder(Protocol):
@@ -49,12 +49,14 @@ TRACE_EVENTS: list[TraceEvents] = []
 RECORDERS: PerFrame[list[Recorder]] = PerFrame(lambda _: [])
 
 
-def note_check(kind: Any) -> None:
-    """Notes that a class is asked whether an object is one of its own; ``kind`` is the tracker of the class.
+def note_run(name: str) -> None:
+    """Notes that Dynamo runs code of the program on an object."""
+    for events in TRACE_EVENTS:
+        events.ran.add(name)
 
-    Dynamo runs the code that decides, and does not trace it: no guard says what it read.
-    """
+
+def note_check(kind: Any) -> None:
+    """Notes that a class is asked whether an object is one of its own; ``kind`` is the tracker of the class."""
     found: Any = kind.peek_value() if hasattr(kind, "peek_value") else getattr(kind, "value", None)
     if checks_by_code(found):
-        for events in TRACE_EVENTS:
-            events.checked.add(found.__name__)
+        note_run(f"{found.__name__}.__instancecheck__")

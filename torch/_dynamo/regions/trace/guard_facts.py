@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 from typing import Any, cast
 
 from torch._dynamo import guards as dynamo_guards
@@ -161,13 +161,13 @@ class GuardFact:
 
     __slots__ = ("bound", "expected", "fact", "kind", "make", "source", "value")
 
-    def __init__(self, source: Source, kind: str, make: Any, value: Any) -> None:
-        """Raises what stating the fact raises."""
+    def __init__(self, source: Source, kind: str, make: Any, value: Any, whole: bool) -> None:
+        """``whole``: that it is the same object.  Raises what stating the fact raises."""
         self.source, self.kind, self.make = source, kind, make
         self.bound: dict[str, Any] = getattr(make, "keywords", {})
         # Kept, so that ids in the fact are not used again.
         self.value = value
-        self.fact: Fact = _FACTS[kind]
+        self.fact: Fact = _same_object if whole else _FACTS[kind]
         self.expected = self.fact(value, self.bound)
 
     def holds(self, value: Any) -> bool:
@@ -183,10 +183,10 @@ class GuardFact:
         return self.kind in _OF_CONSTANTS and type(self.value) in (int, float)
 
 
-def guard_fact(guard: Any, resolve: Callable[[Source], Any]) -> GuardFact | None:
+def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[Source] = ()) -> GuardFact | None:
     """What is known by a guard; None for those that are made anew or are about no source.
 
-    Raises CannotReuse for a guard that cannot be substituted.
+    ``opaque``: sources of functions that Dynamo puts into the graph as they are.  Raises CannotReuse for a guard that cannot be substituted.
     """
     kind: str = guard.create_fn_name()
     source: Source = guard.originating_source
@@ -197,6 +197,6 @@ def guard_fact(guard: Any, resolve: Callable[[Source], Any]) -> GuardFact | None
     if isinstance(decision, GuardDecision) or not all(isinstance(v, _PLAIN) for v in bound):
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}")
     try:
-        return GuardFact(source, kind, guard.create_fn, resolve(source))
+        return GuardFact(source, kind, guard.create_fn, resolve(source), source in opaque)
     except Exception as e:
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}: {e}") from None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import operator
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo import variables
 from torch._dynamo.regions.frame import RegionCall
 from torch._dynamo.regions.keys import lifted_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
@@ -61,8 +63,8 @@ def save(
     _check_pending(tx, recorder, existing, untouched)
     if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
-    if kinds := recorder.events.checked:
-        raise CannotReuse(ReuseMissReason.RUNS_CODE, f"__instancecheck__ for {', '.join(sorted(kinds))}")
+    if names := recorder.events.ran:
+        raise CannotReuse(ReuseMissReason.RUNS_CODE, ", ".join(sorted(names)))
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
     inputs = inputs_from(tx, arguments, call.operands)
@@ -160,7 +162,8 @@ def _condition(
     sources = list(dict.fromkeys((*sources, *cells)))
     check_kinds(tx, looked_at)
     check_steps(sources)
-    facts = [fact for s in guarded for guard in known[s] if (fact := guard_fact(guard, resolve)) is not None]
+    opaque = _opaque_functions(tx, guarded, resolve)
+    facts = [fact for s in guarded for guard in known[s] if (fact := guard_fact(guard, resolve, opaque)) is not None]
     tracked = _tracked(tx, _values(sources, resolve))
     # By which Dynamo knows an object, maybe since before the call: it has to stand at both in another call.
     sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
@@ -193,6 +196,17 @@ def _condition(
         sorted(filter(behind.holds, tx.output.guard_on_key_order), key=operator.attrgetter("name")),
         None,
     )
+
+
+def _opaque_functions(tx: InstructionTranslatorBase, sources: list[Source], resolve: Resolver) -> set[Source]:
+    """Sources of the Python functions that the call did not trace: their code is not all that an operator is."""
+    trackers = tx.output.variable_tracker_cache
+    known = ((s, tracker.unwrap()) for s in sources if (tracker := dict.get(trackers, s)) is not None)
+    return {
+        s
+        for s, tracker in known
+        if isinstance(tracker, variables.TorchInGraphFunctionVariable) and type(resolve(s)) is types.FunctionType
+    }
 
 
 def _guards_by_source(tx: InstructionTranslatorBase) -> dict[Source, list[Any]]:
