@@ -111,3 +111,53 @@ def an_input_is_written_after_the_call(mark):
 @pytest.mark.parametrize("name", cases)
 def test_a_mark_changes_nothing(name, backend, fullgraph, training):
     check_case(cases[name], backend, fullgraph, training, gives_up=name == "result_generator")
+
+
+def _in_a_row(body, read=lambda x, k: x, n=4):
+    @torch.compiler.nested_compile_region
+    def marked(x):
+        return body(x)
+
+    def f(x):
+        for k in range(n):
+            x = read(marked(x), k)
+        return x
+
+    return f
+
+
+def _gives_attribute(x, k):
+    x.given = 2.0 + k
+    return x * x.given
+
+
+def test_a_result_of_a_reused_call_takes_attributes():
+    """Without a break: Dynamo tracks it as the new object that it would be when traced."""
+    f, x = _in_a_row(torch.sin, _gives_attribute), torch.randn(4)
+    torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(x), f(x))
+    assert torch._dynamo.utils.counters["regions"]["reused"]
+
+
+def test_an_attribute_that_the_frame_gave_an_argument_is_seen():
+    def give(x, k):
+        if k % 2:
+            x.given = 2.0
+        return x
+
+    f, x = _in_a_row(lambda x: x.sin() * getattr(x, "given", 1.0), give), torch.randn(4)
+    with torch._dynamo.config.patch(verify_region_reuse=True):
+        torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(x), f(x))
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_view_that_a_reused_call_returns_to_the_user_is_flats(at):
+    """AOTAutograd makes a tensor of its own of it; out of a body, the user would get a view."""
+    f = _in_a_row(lambda x: x.sin().view(-1).view(2, 3), n=at + 1)
+
+    def run(fn):
+        torch._dynamo.reset()
+        x = torch.ones(2, 3).requires_grad_()
+        return torch.compile(fn, backend="aot_eager", fullgraph=True)(x * 1)._is_view()
+
+    flat = run(lambda x: [x := x.sin().view(-1).view(2, 3) for _ in range(at + 1)][-1])
+    assert run(f) == flat

@@ -164,6 +164,10 @@ class Arguments:
         value = tracker.proxy.node.meta.get("example_value")
         if value is None:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, f"{tracker.proxy.node} has no value")
+        if self._tx.output.side_effects.store_attr_mutations.get(tracker):
+            raise CannotReuse(
+                ReuseMissReason.READS_PENDING_STATE, f"{tracker.proxy.node} has attributes of the frame's"
+            )
         storages = [self._storages.setdefault(s, len(self._storages)) for s in value_storages(value)]
         return (
             tracker.class_type,  # a Parameter is no plain tensor to isinstance

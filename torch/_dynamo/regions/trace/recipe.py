@@ -205,7 +205,8 @@ class RecipeWriter:
             return self._from_source(tracker.source)
         if place not in self.results:
             self.results.append(place)
-        return Recipe(lambda maker: maker.computed(place), ("result", place))
+        takes_attributes = type(tracker.mutation_type) is AttributeMutationNew
+        return Recipe(lambda maker: _computed(maker, place, takes_attributes), ("result", place, takes_attributes))
 
     def _object(self, tracker: Any) -> Recipe:
         if type(tracker.mutation_type) is not AttributeMutationNew or tracker.cls_source is None:
@@ -228,6 +229,14 @@ class RecipeWriter:
 
         says = (type(tracker.value), *(a.says for a in init), *((name, value.says) for name, value in fields.items()))
         return Recipe(make, says)
+
+
+def _computed(maker: Maker, place: int, takes_attributes: bool) -> VariableTracker:
+    """The value at ``place``; as in tracing, the program may give it attributes if Dynamo tracks it as a new object."""
+    found = maker.computed(place)
+    if takes_attributes and found.mutation_type is None:
+        maker.tx.output.side_effects._track_obj(found.as_proxy(), found, mutation_type_cls=AttributeMutationNew)
+    return found
 
 
 def _once(recipe: Recipe) -> Recipe:
