@@ -341,7 +341,7 @@ class GraphView:
             i = start + index
             value = self.nodes[i].meta.get("example_value")
             lost = self.needs_grad[i] and not self.reaches_backward[i]
-            lost = lost or self._is_returned_view(i)
+            lost = lost or (self.is_returned(i) and self.is_view(i))
             if lost or not isinstance(value, torch.Tensor) or taken.intersection(self.storages[i]):
                 broken.add(i)
             taken.update(self.storages[i])
@@ -364,8 +364,13 @@ class GraphView:
         inputs = {s for operand in values if operand < 0 for s in self.storages_at(operand)}
         return {s for s in inputs & self.open if holders[s] == 1}
 
-    def _is_returned_view(self, position: int) -> bool:
-        own = self._returned.intersection(self.storages[position])
+    def is_returned(self, position: int) -> bool:
+        """Whether the graph returns memory that the value at ``position`` lives in."""
+        return not self._returned.isdisjoint(self.storages_at(position))
+
+    def is_view(self, position: int) -> bool:
+        """Whether the operator at ``position`` gives memory of its operands."""
+        own = set(self.storages[position])
         sources = list(self.operands[position])
         while sources:
             operand = sources.pop()

@@ -62,6 +62,7 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
             # What it takes or returns is written, and may not be here: the operators that touch it must be seen.
             at = view.position[stamp.node]
             hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
+            hidden = hidden or _returns_a_view(view, stamp)
             kinds.setdefault(None if hidden else _live(view, stamp.results), []).append(stamp)
         call.stamps = kinds.pop(own, []) if own is not None else []
         for live, stamps in kinds.items():
@@ -71,6 +72,12 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
                 if live is not None:
                     new.stamps, stamps = [_of(new, stamp) for stamp in stamps], []
     return made
+
+
+def _returns_a_view(view: GraphView, stamp: StampedCall) -> bool:
+    """Whether the graph returns a result that is a view in the body; see Note [What may cross the boundary], 2."""
+    used = ((view.position[node], view.position[result]) for node, result in stamp.results.items() if result.users)
+    return any(view.is_returned(result) and view.is_view(node) for node, result in used)
 
 
 def _live(view: GraphView, results: dict[Node, Node]) -> frozenset[Node] | None:
