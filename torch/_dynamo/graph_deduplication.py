@@ -53,7 +53,7 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
     for group in groups:
         regions = group.regions
         indices = used_outside(regions)
-        body, _ = make_body(regions[0], indices)
+        body, _ = make_body(regions[0], indices, autocasts=tracker.autocasts_of(regions[0]))
         outliner.check(graph, regions, indices, body)
         # A region that was called for has options of its own: None here.
         whole = ((group.meaning, id(None)), tuple(indices), depth)

@@ -35,10 +35,17 @@ from torch._dynamo.regions.outline.find import Finder
 from torch._dynamo.regions.outline.fit import Fitter
 from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
 from torch._dynamo.regions.outline.identical import identical_runs
-from torch._dynamo.regions.outline.legality import IllegalReason, illegal_nodes
+from torch._dynamo.regions.outline.islands import autocasts_of
+from torch._dynamo.regions.outline.legality import IllegalReason, NodeState, illegal_nodes
 from torch._dynamo.regions.outline.policy import IN_GRAPH, OutliningPolicy
 from torch.fx.operator_facts import written_operands
-from torch.utils._ambient_state import ambient_state, global_state_key
+from torch.utils._ambient_state import (
+    ambient_state,
+    attention_choice,
+    autocasts_in,
+    global_state_key,
+    other_choices,
+)
 from torch.utils._ordered_set import OrderedSet
 
 
@@ -48,7 +55,7 @@ if TYPE_CHECKING:
 
 Node = torch.fx.Node
 Region = list[Node]
-GlobalStateKey = Hashable
+GlobalStateKey = tuple[Hashable, ...]
 
 log = logging.getLogger(__name__)
 graph_expansion_log = torch._logging.getArtifactLogger(__name__, "graph_region_expansion")
@@ -94,9 +101,11 @@ class GraphRegionTracker:
         self._instruction_of_node: dict[Node, tuple[types.CodeType, int | None]] = {}
         # global state -> its number; a frame sees few different ones.
         self._state_numbers: dict[GlobalStateKey, int] = {}
-        # number of a global state -> whether it is that of the frame's begin, but for grad mode.
-        self._is_ambient: list[bool] = []
-        self._ambient = ambient_state(global_state_key())
+        # The global state that the frame began with, and the kernels of attention that it allows.
+        self._began_with = global_state_key()
+        self._attention_kernels = frozenset(kernel.name for kernel in torch.nn.attention._cur_sdpa_kernel_backends())
+        # Whether regions may have switches of global state in them, and be where the program has entered autocast.
+        self.switches = True
         # node -> which of its operands (indices in its flattened args and kwargs, nodes only)
         # changed when it was run on fake tensors.
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
@@ -109,10 +118,7 @@ class GraphRegionTracker:
         """Notes the instruction and the global state that ``node`` is recorded by.  Its value need not be known yet."""
         if node not in self._state_of_node:
             state = global_state_key()
-            number = self._state_numbers.setdefault(state, len(self._state_numbers))
-            if number == len(self._is_ambient):
-                self._is_ambient.append(ambient_state(state) == self._ambient)
-            self._state_of_node[node] = number
+            self._state_of_node[node] = self._state_numbers.setdefault(state, len(self._state_numbers))
             self._instruction_of_node[node] = tx.f_code, tx.instruction_pointer
 
     def track_node_mutations(
@@ -160,7 +166,12 @@ class GraphRegionTracker:
 
     def view(self, graph: torch.fx.Graph, wanted: Iterable[Node] = (), closed: Iterable[Node] = ()) -> GraphView:
         """``graph`` as it now is."""
-        return GraphView(graph, self.written_operands, wanted, graph is self.open_graph, closed)
+        kernels = self._attention_kernels if self.switches else None
+        return GraphView(graph, self.written_operands, wanted, graph is self.open_graph, closed, kernels)
+
+    def autocasts_of(self, region: Region) -> list[tuple[Any, ...]]:
+        """What a body of ``region`` enters: Note [A body enters the autocast of its calls]."""
+        return autocasts_of(region[0], autocasts_in(self._began_with)) if self.switches else []
 
     def get_identical_regions(self, graph: torch.fx.Graph) -> list[list[Region]]:
         """Groups of identical regions of ``graph``, however small, those that stand latest first.
@@ -231,11 +242,20 @@ class GraphRegionTracker:
         ``numbers``: key -> its integer, extended here; share it to compare the nodes of several graphs.
         ``wanted``: positions of the nodes that matter, all when None; the others count as illegal.
         """
-        return self._numbered(view, numbers, illegal_nodes(view, self._in_ambient), wanted)
+        states = [self._compared(state) for state in self._state_numbers]
 
-    def _in_ambient(self, node: Node) -> bool | None:
-        state = self._state_of_node.get(node)
-        return None if state is None else self._is_ambient[state]
+        def state_of(node: Node) -> NodeState | None:
+            number = self._state_of_node.get(node)
+            return None if number is None else states[number]
+
+        return self._numbered(view, numbers, illegal_nodes(view, state_of), wanted)
+
+    def _compared(self, state: tuple[Hashable, ...]) -> NodeState:
+        began = self._began_with
+        same = other_choices(state) == other_choices(began)
+        if not self.switches:
+            same = ambient_state(state) == ambient_state(began)
+        return NodeState(bool(autocasts_in(state)), attention_choice(state) == attention_choice(began), same)
 
     def _numbered(
         self,

@@ -22,6 +22,7 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     outliner = Outliner(tracker, self.install_subgraph, frame.inside)
     if not (tracker.began_with_grad or self.export):
         tracker.open_graph = self.graph
+    tracker.switches = not self.export
     cut_out_calls(self.graph, frame.outermost, outliner)
     if config.use_graph_deduplication:
         outline_repeats(outliner, self.graph, 0)

@@ -70,6 +70,20 @@ def gen_schema(self: Any, subgraph: Any, identifier: str | None, *operands: Any)
     return remembered_schema(subgraph, operands, lambda: generate(self, subgraph, identifier, *operands))
 
 
+@replaces
+def trace_joint_graph_as_bwd(
+    subgraph: Any, num_primals: int, joint_operands: Any, include_key_set: Any, exclude_key_set: Any
+) -> Any:
+    from torch._higher_order_ops.region_autocast import turn_off, with_autocast_of_thread
+
+    trace = stock("torch._higher_order_ops.invoke_subgraph:trace_joint_graph_as_bwd")
+    excluded = with_autocast_of_thread(exclude_key_set)
+    joint = trace(subgraph, num_primals, joint_operands, include_key_set, excluded)
+    if isinstance(joint, torch.fx.GraphModule):
+        turn_off(joint)
+    return joint
+
+
 def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
     from torch._higher_order_ops.region_metadata import known_results
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import should_hoist
@@ -72,7 +73,7 @@ def known_results(
     They are of ``mode``, or of the fake mode that this is called under.
     """
     body = body_of(subgraph)
-    if not isinstance(body, GraphModule) or _state_matters(operands):
+    if not isinstance(body, GraphModule) or _state_matters(body, operands):
         return None
     name = "example_value" if outlined(body) else "val"
     taken = body.graph.find_nodes(op="placeholder")
@@ -112,9 +113,10 @@ def _verify(subgraph: Any, operands: tuple[Any, ...], made: list[Any], mode: Fak
         raise AssertionError(f"a body returns {ran}, and it was known to return {made}")
 
 
-def _state_matters(operands: tuple[Any, ...]) -> bool:
+def _state_matters(body: GraphModule, operands: tuple[Any, ...]) -> bool:
     """Whether an operator may return another thing here than where the body was recorded."""
-    if torch._C._is_any_autocast_enabled():
+    # A body that was cut out is called under the autocast that it was recorded under.
+    if torch._C._is_any_autocast_enabled() and not (outlined(body) or WITHOUT_AUTOCAST in body.meta):
         return True
     above = not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
     return above and any(isinstance(value, torch.Tensor) and value.requires_grad for value in operands)

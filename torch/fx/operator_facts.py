@@ -223,6 +223,19 @@ def is_bracket(node: Node) -> bool:
     return node.op == "call_function" and node.target in _BRACKETS and not node.users
 
 
+@functools.cache
+def _switches() -> frozenset[Any]:
+    """Calls that change global state, of which Dynamo records a counterpart, and what only such calls take."""
+    attention = torch.nn.attention
+    switches: list[Any] = [torch.amp._enter_autocast, torch.amp._exit_autocast, torch._C._set_grad_enabled]
+    return frozenset([*switches, attention._sdpa_kernel, attention._backend_from_string])
+
+
+def is_switch(node: Node) -> bool:
+    """Whether a node changes global state, or is what such a change takes: neither is a tensor."""
+    return node.op == "call_function" and node.target in _switches()
+
+
 def _argument(node: Node, where: tuple[int, str], default: Any) -> Any:
     position, keyword = where
     if len(node.args) > position:

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 
 
 # Devices whose autocast state can differ within one graph.
-_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+_AUTOCAST_DEVICES = tuple(torch._C._autocast_supported_devices())
 
-# Switches that choose between kernels of one operator: getters in torch._C.
-_KERNEL_SWITCHES = tuple(
-    getattr(torch._C, name)
-    for name in (
-        "_get_flash_sdp_enabled",
-        "_get_mem_efficient_sdp_enabled",
-        "_get_math_sdp_enabled",
-        "_get_cudnn_sdp_enabled",
-        "_get_overrideable_sdp_enabled",
-        "_get_math_sdp_allow_fp16_bf16_reduction",
-        "_get_cudnn_enabled",
-        "_get_cudnn_benchmark",
-        "_get_cudnn_deterministic",
-        "_get_mkldnn_enabled",
-        "_get_mkldnn_deterministic",
-        "_get_nnpack_enabled",
-    )
-    if hasattr(torch._C, name)
+
+def _getters(*names: str) -> tuple[Callable[[], Hashable], ...]:
+    return tuple(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
+
+
+# Switches that choose between kernels of attention: getters in torch._C.
+_ATTENTION_SWITCHES = _getters(
+    "_get_flash_sdp_enabled",
+    "_get_mem_efficient_sdp_enabled",
+    "_get_math_sdp_enabled",
+    "_get_cudnn_sdp_enabled",
+    "_get_overrideable_sdp_enabled",
+)
+# Those that choose between kernels of other operators, or how one computes.
+_KERNEL_SWITCHES = _getters(
+    "_get_math_sdp_allow_fp16_bf16_reduction",
+    "_get_cudnn_enabled",
+    "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
+    "_get_mkldnn_enabled",
+    "_get_mkldnn_deterministic",
+    "_get_nnpack_enabled",
 )
 
 # (backend, operator) that may compute with fewer bits than float32 has.
 _PRECISIONS = tuple((backend, what) for backend in ("mkldnn", "cuda") for what in ("matmul", "conv", "rnn"))
 
-# Where the ambient part of a global state key begins.
+# Where the ambient part of a global state key begins, and what is where in it.
 _AMBIENT = 4
+_AUTOCASTS, _ATTENTION, _OTHERS = 4, 6, 7
 
 
 def _precision(place: tuple[str, str]) -> str:
@@ -60,12 +66,13 @@ def global_state_key() -> tuple[Hashable, ...]:
         # Casts that happen below the graph: per device, and to which dtype.
         _autocasts() if torch._C._is_any_autocast_enabled() else None,
         torch.is_autocast_cache_enabled(),
-        # Choice of kernels.
+        # Choice of kernels: of attention,
+        (*[switch() for switch in _ATTENTION_SWITCHES], *torch._C._get_sdp_priority_order()),
+        # and of all others.
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         tuple(map(_precision, _PRECISIONS)),
         tuple([switch() for switch in _KERNEL_SWITCHES]),
-        tuple(torch._C._get_sdp_priority_order()),
         torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
         # dtype of what factories and Python numbers make.
@@ -76,9 +83,21 @@ def global_state_key() -> tuple[Hashable, ...]:
 
 
 def ambient_state(key: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-    """The part of a global state key that a body's backward finds as it was when the frame began.
-
-    A body's joint graph is traced when the backward is: outside of any autocast or kernel choice
-    that the program made around its call.
-    """
+    """The part of a global state key that a graph does not set itself where a backend traces it."""
     return key[_AMBIENT:]
+
+
+def autocasts_in(key: tuple[Hashable, ...]) -> dict[str, torch.dtype]:
+    """The devices for which autocast is on, each with the dtype that it casts to."""
+    found: Any = key[_AUTOCASTS] or ()
+    return {device: dtype for device, dtype in zip(_AUTOCAST_DEVICES, found) if dtype is not None}
+
+
+def attention_choice(key: tuple[Hashable, ...]) -> Hashable:
+    """The kernels of attention that may be chosen."""
+    return key[_ATTENTION]
+
+
+def other_choices(key: tuple[Hashable, ...]) -> Hashable:
+    """What else decides how an operator computes, but for autocast."""
+    return key[_OTHERS:]

@@ -25,6 +25,7 @@ from torch._higher_order_ops.region_metadata import lifted_class
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.operator_facts import is_switch
 from torch.utils._pytree import tree_leaves
 
 
@@ -223,13 +224,15 @@ class NodeIdentity:
     def _leaf_key(self, leaf: Any) -> Hashable:
         if not isinstance(leaf, Node):
             raise Unkeyable("a tensor constant")
+        if is_switch(leaf):
+            return ("switch",)
         if "example_value" not in leaf.meta:
             raise Unkeyable(f"operand {leaf.name}, of which no value is known")
         return ("operand", self.value_key(leaf.meta["example_value"]))
 
     def key(self, node: Node, state: Hashable) -> Hashable:
         """Key of a call node made under global state ``state``.  Raises Unkeyable."""
-        if "example_value" not in node.meta and node.users:
+        if "example_value" not in node.meta and node.users and not is_switch(node):
             raise Unkeyable(f"the result of {node.name} is not known")
         return (
             node.op,

@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 import torch
 from torch._higher_order_ops.passes.inline_invoke_subgraph import count_subgraph_uses, inline_invoke_subgraph_nodes
+from torch._higher_order_ops.region_autocast import strip
 from torch.fx import GraphModule, Node
 
 from torch_regions.overlay import replaces
@@ -60,6 +61,8 @@ def _put_back(module: torch.nn.Module, chosen: Callable[[GraphModule, Node], boo
     if not calls:
         return
     names = {str(call.args[0].target) for call in calls}
+    for name in names:  # each call of such a body is put back
+        strip(getattr(module, name))
     inline_invoke_subgraph_nodes(module, calls)
     names -= {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
     for name in names:

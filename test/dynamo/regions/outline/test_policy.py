@@ -137,8 +137,8 @@ PROGRAMS = {
     returns_views: [],
     # Each mode its own body.
     grad_modes: [(2, 2), (2, 2)],
-    # Another autocast than the frame's own stays flat.
-    autocast: [(4, 2)],
+    # Operators under another autocast than the frame's own are in bodies of their own.
+    autocast: [(4, 2), (6, 2)],
     dropped_result: [(2, 2)],
 }
 

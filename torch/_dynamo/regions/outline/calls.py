@@ -158,7 +158,8 @@ class _Cutter:
         """The name of the body of ``piece`` that returns ``indices``; makes it if there is none."""
         # AOTAutograd finds no body that a graph calls both itself and from inside another body.
         whole = (piece.meaning, tuple(indices), depth)
-        body, copies = make_body(piece.regions[0], indices, called=True)
+        autocasts = self.tracker.autocasts_of(piece.regions[0])
+        body, copies = make_body(piece.regions[0], indices, called=True, autocasts=autocasts)
         self.outliner.check(graph, piece.regions, indices, body)
         name = self.outliner.names.get(whole)
         if name is None:

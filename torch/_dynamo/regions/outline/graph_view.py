@@ -41,14 +41,14 @@ an operator, and a body that writes is not searched for calls.
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Callable, Hashable, Iterable
 
 import torch
 import torch.fx
 from torch._dynamo.regions.keys import lifted_key, node_storages
+from torch._dynamo.regions.outline.islands import keeping_casts
+from torch._dynamo.regions.outline.spans import Span, SwitchSpans, switch_spans, vmap_spans
 from torch._dynamo.regions.outline.symbols import with_symbols
-from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.operator_facts import is_users_operator, writes_memory_only
 from torch.utils._pytree import tree_leaves
@@ -85,18 +85,6 @@ def _is_plain(value: object) -> bool:
     return type(value) is FakeTensor and value.layout is torch.strided and not value.requires_grad
 
 
-@dataclasses.dataclass
-class Span:
-    """Program positions that a region holds as a whole: ``members``, from ``first`` to ``last``.
-
-    ``first`` is negative when the span begins before the graph does, so that no region can.
-    """
-
-    first: int
-    last: int
-    members: list[int]
-
-
 class GraphView:
     """The operators of a graph in program order, and what each reads, makes and keeps alive."""
 
@@ -107,11 +95,13 @@ class GraphView:
         wanted: Iterable[Node] = (),
         writes_cross: bool = False,
         closed: Iterable[Node] = (),
+        attention_kernels: frozenset[str] | None = None,
     ) -> None:
         """``written_by(node)`` gives the operands that a node writes to.
 
         ``wanted``: nodes whose values are results of every region with them, used or not.
         ``writes_cross``: whether a region may write to inputs, see the Note above; not to those that ``closed`` touch.
+        ``attention_kernels``: those that the frame began with; without, a region holds no switch of global state.
         """
         self.nodes: list[Node] = [n for n in graph.nodes if n.op not in INVISIBLE_OPS]
         # node -> its position; inputs and attributes of the graph have negative numbers.
@@ -136,7 +126,10 @@ class GraphView:
                 self.writes[i] = written
         # Storages of inputs that a region may write to.
         self.open = self._open_storages(closed) if writes_cross else frozenset()
-        self.spans = [*self._written_spans(), *self._vmap_spans()]
+        self.switches = SwitchSpans() if attention_kernels is None else switch_spans(self.nodes, attention_kernels)
+        # Where autocast keeps casts: Note [A body enters the autocast of its calls].
+        self.keeping_casts = keeping_casts(self.nodes)
+        self.spans = [*self._written_spans(), *vmap_spans(self.nodes), *self.switches.spans]
         # position -> first and last position that a region with this node must hold.
         self._must_hold: dict[int, tuple[int, int]] = {}
         for span in self.spans:
@@ -214,23 +207,6 @@ class GraphView:
                     span.first = min(span.first, position)
                     span.members.append(position)
         return list(spans.values())
-
-    def _vmap_spans(self) -> list[Span]:
-        """For each outermost vmap: from the push of its level to the pop."""
-        spans: list[Span] = []
-        depth = 0
-        for i, node in enumerate(self.nodes):
-            if node.target is _vmap_increment_nesting:
-                if depth == 0:
-                    spans.append(Span(i, len(self.nodes), []))
-                depth += 1
-            if depth:
-                spans[-1].members.append(i)
-            if node.target is _vmap_decrement_nesting:
-                depth -= 1
-                if depth == 0:
-                    spans[-1].last = i
-        return spans
 
     def _live_widths(self) -> list[int]:
         """width[i]: how many values made before position i are used at i or later."""

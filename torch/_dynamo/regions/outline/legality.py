@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.fx
@@ -25,6 +26,7 @@ from torch.fx.operator_facts import (
     OperatorClass,
     draws_random_numbers,
     is_bracket,
+    is_switch,
     operator_class,
     takes_gradients,
     writes_a_list,
@@ -42,21 +44,32 @@ class IllegalReason(enum.Enum):
     RANDOM = "it draws random numbers"
     UNKEYABLE = "it cannot be keyed"
     NOT_A_TENSOR_OR_SIZE = "its result is neither a tensor nor a size, nor a tuple of them"
-    OTHER_STATE = "it runs under another autocast or kernel choice than the frame began with"
+    OTHER_STATE = "it runs under another choice of kernels than the frame began with"
+    KEEPS_CASTS = "autocast was asked to keep casts of weights there, and one cast may serve several calls"
     WRITES_A_LIST = "it writes to tensors in a list, which functionalization does not find in a body"
     BROKEN_SPAN = "it is part of a whole (a written value's life, a vmap) that no region can hold"
     DIFFERENTIATED_IN_GRAPH = "a gradient that the program itself takes goes through it"
 
 
-def illegal_nodes(view: GraphView, in_ambient: Callable[[Node], bool | None]) -> dict[int, IllegalReason]:
-    """position -> why the node there may not be in any region.
+class NodeState(NamedTuple):
+    """The global state that a node runs under, but for grad mode, compared with that which the frame began with."""
 
-    ``in_ambient(node)``: whether it runs under the global state that the frame began with, but for grad mode; None when
-    its state is not known.
-    """
+    # Whether autocast is on for any device.
+    autocast: bool
+    # Whether the kernels of attention are chosen as they were then.
+    attention: bool
+    # Whether all else is as it was then.
+    others: bool
+
+
+def illegal_nodes(view: GraphView, state: Callable[[Node], NodeState | None]) -> dict[int, IllegalReason]:
+    """position -> why the node there may not be in any region; ``state(node)`` is None when it is not known."""
     illegal: dict[int, IllegalReason] = {}
     for i, node in enumerate(view.nodes):
-        if reason := _illegal_alone(node, i in view.writes, in_ambient):
+        if i in view.switches.paired and is_switch(node):
+            continue
+        reason = _illegal_by_state(view, i, state(node))
+        if reason := reason or _illegal_alone(node, i in view.writes):
             illegal[i] = reason
     # Latest first, so that one sweep reaches all that lead to a gradient.
     differentiated: set[int] = set()
@@ -68,14 +81,21 @@ def illegal_nodes(view: GraphView, in_ambient: Callable[[Node], bool | None]) ->
     return illegal
 
 
-def _illegal_alone(node: Node, writes: bool, in_ambient: Callable[[Node], bool | None]) -> IllegalReason | None:
+def _illegal_by_state(view: GraphView, i: int, state: NodeState | None) -> IllegalReason | None:
+    if is_bracket(view.nodes[i]):
+        return None
+    if state is None:
+        return IllegalReason.UNKNOWN_TARGET
+    if not state.others or not (state.attention or i in view.switches.choosing):
+        return IllegalReason.OTHER_STATE
+    return IllegalReason.KEEPS_CASTS if state.autocast and i in view.keeping_casts else None
+
+
+def _illegal_alone(node: Node, writes: bool) -> IllegalReason | None:
     if is_bracket(node):
         return None
-    ambient = in_ambient(node)
-    if ambient is None or operator_class(node) is not OperatorClass.PURE:
+    if operator_class(node) is not OperatorClass.PURE:
         return IllegalReason.UNKNOWN_TARGET
-    if not ambient:
-        return IllegalReason.OTHER_STATE
     if draws_random_numbers(node):
         return IllegalReason.RANDOM
     if writes and writes_a_list(node):

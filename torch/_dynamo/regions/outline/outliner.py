@@ -23,6 +23,7 @@ from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
 from torch._dynamo.regions.outline.graph_view import inputs_of
 from torch._dynamo.regions.outline.names import GivenNames, name_outside
 from torch._dynamo.regions.outline.symbols import taken_as
+from torch._higher_order_ops.region_autocast import enter, is_entered, leave
 from torch._higher_order_ops.region_metadata import OUTLINED
 
 
@@ -164,8 +165,12 @@ def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[in
     return sorted(indices)
 
 
-def make_body(region: Region, indices: list[int], called: bool = False) -> tuple[torch.fx.Graph, dict[Node, Node]]:
+def make_body(
+    region: Region, indices: list[int], called: bool = False, autocasts: Sequence[tuple[Any, ...]] = ()
+) -> tuple[torch.fx.Graph, dict[Node, Node]]:
     """The graph of a region: its inputs in, the values at ``indices`` out, as a tuple.
+
+    It enters ``autocasts`` first, and leaves them last.
 
     Inputs have the names that stock gives them: their own in the body of a region that the program calls, else numbers.
 
@@ -177,8 +182,10 @@ def make_body(region: Region, indices: list[int], called: bool = False) -> tuple
         copy[outer] = body.placeholder(outer.name if called else f"arg{k}")
         if "example_value" in outer.meta:
             copy[outer].meta["example_value"] = outer.meta["example_value"]
+    entered = enter(body, autocasts)
     for node in region:
         copy[node] = body.node_copy(node, lambda operand: copy.get(operand) or copy[taken_as(operand)])
+    leave(body, entered)
     body.output(tuple(copy[region[index]] for index in indices))
     return body, copy
 
@@ -221,7 +228,7 @@ def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: li
 def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], indices: list[int]) -> None:
     """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node."""
     stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
-    inner = [n for n in body.nodes if n.op not in ("placeholder", "output")]
+    inner = [n for n in body.nodes if n.op not in ("placeholder", "output") and not is_entered(n)]
     inside = set(region)
     for ours, theirs in zip(inner, region, strict=True):
         mapped = torch.fx.map_arg((ours.args, ours.kwargs), stand_in.__getitem__)

@@ -1,0 +1,83 @@
+"""Autocast that the graph of a body enters for itself.
+
+Of a body that Dynamo has cut out, this is the autocast of its calls: Note [A body enters the autocast of its calls] in
+torch/_dynamo/regions/outline/islands.py.
+
+Note [A joint body is traced under the backward's autocast]
+Stock traces the joint graph of a body, in the backward, under the dispatch keys of the forward call, and whether
+autocast is on is among these.  The gradients of a flat graph are computed under what the backward finds.  So here the
+keys of autocast are the backward's; the forward operators in the joint graph run under what the body enters.
+
+Afterwards the joint graph has all casts in it.  It is called, and traced once more, where autocast may be on.  To cast
+again what an operator takes does nothing, but an operator that autocast leaves alone may be made of others that
+it casts.  So a joint graph that is traced under autocast turns it off for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+
+# In the ``meta`` of the nodes by which a body enters and leaves autocast.
+_ENTERED = "region_enters_autocast"
+# In the ``meta`` of a body that was traced, and turns autocast off.
+WITHOUT_AUTOCAST = "region_without_autocast"
+
+
+def enter(body: Graph, autocasts: Sequence[tuple[Any, ...]]) -> list[Node]:
+    """Emits the calls by which ``body`` enters ``autocasts``, where it inserts."""
+    return [_noted(body.call_function(torch.amp._enter_autocast, arguments)) for arguments in autocasts]
+
+
+def leave(body: Graph, entered: list[Node]) -> None:
+    """Emits the calls by which ``body`` leaves what it has entered, where it inserts."""
+    for node in reversed(entered):
+        _noted(body.call_function(torch.amp._exit_autocast, (node,)))
+
+
+def _noted(node: Node) -> Node:
+    node.meta[_ENTERED] = True
+    return node
+
+
+def is_entered(node: Node) -> bool:
+    """Whether ``node`` is one of those by which a body enters and leaves autocast."""
+    return _ENTERED in node.meta
+
+
+def strip(body: GraphModule) -> None:
+    """Takes out the calls by which ``body`` enters and leaves autocast: what it is put into has done so."""
+    nodes = [node for node in body.graph.nodes if is_entered(node)]
+    for node in reversed(nodes):
+        body.graph.erase_node(node)
+    if nodes:
+        body.recompile()
+
+
+def _devices() -> list[str]:
+    return [device for device in torch._C._autocast_supported_devices() if torch.is_autocast_enabled(device)]
+
+
+def turn_off(body: GraphModule) -> None:
+    """Has a traced ``body`` turn off the autocast that is on: its casts are in its graph."""
+    devices = _devices()
+    body.meta[WITHOUT_AUTOCAST] = True
+    if not devices:
+        return
+    graph = body.graph
+    with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+        entered = enter(graph, [(device, None, False, None) for device in devices])
+    with graph.inserting_before(graph.output_node()):
+        leave(graph, entered)
+    body.recompile()
+
+
+def with_autocast_of_thread(excluded: torch._C.DispatchKeySet) -> torch._C.DispatchKeySet:
+    """``excluded`` dispatch keys, but of those of autocast the ones that this thread excludes."""
+    key, below = torch._C.DispatchKey, torch._C._dispatch_keyset_full_after
+    autocast = below(key.FuncTorchBatched) - below(key.AutocastCPU)
+    return (excluded - autocast) | (torch._C._dispatch_tls_local_exclude_set() & autocast)
