@@ -67,6 +67,17 @@ class Scale(nn.Module):
 
 KINDS: dict[str, Kind] = {
     "plain": Kind("Plain({k})", (*_K, *_K, *_IS, *_EQ, *_TYPE, *_GETATTR), _ATTRIBUTES, _PLAIN),
+    "switches": Kind(
+        "Switches({k})",
+        (
+            "h = h * (2.0 if {e}.on else 3.0)",
+            "h = h * (2.0 if {e}.mode == 'a' else 3.0)",
+            "h = h * (2.0 if {e}.extra is None else 3.0)",
+            *_IS,
+        ),
+        ("{e}.on = not {e}.on", "{e}.mode = 'bb'", "{e}.extra = {v}"),
+        "class Switches:\n    def __init__(s, k): s.on, s.mode, s.extra = k < 2.5, 'a' if k < 2.5 else 'b', None\n",
+    ),
     "slotted": Kind(
         "Slotted({k})",
         (*_K, *_IS, *_EQ, *_TYPE),

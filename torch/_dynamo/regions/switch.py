@@ -43,11 +43,11 @@ def _turn(on: bool) -> None:
         _state.on = on
 
 
-class compiling:  # noqa: N801 -- reads as a statement
+class compiling:  # reads as a statement
     """While it is entered, one frame or graph is compiled: with regions or without, as far as is known when it begins.
 
-    No generator: where an interrupt falls between its first step and the caller, a generator ends with the traceback that
-    keeps it, some time later and maybe in another thread.
+    No generator: if an interrupt falls between its first step and the caller, a generator ends with the traceback
+    that keeps it, some time later and maybe in another thread.
     """
 
     def __init__(self, regions: bool) -> None:

@@ -186,7 +186,9 @@ class GuardFact:
 def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[Source] = ()) -> GuardFact | None:
     """What is known by a guard; None for those that are made anew or are about no source.
 
-    ``opaque``: sources of functions that Dynamo puts into the graph as they are.  Raises CannotReuse for a guard that cannot be substituted.
+    ``opaque``: sources of functions that Dynamo puts into the graph as they are.
+
+    Raises CannotReuse for a guard that cannot be substituted.
     """
     kind: str = guard.create_fn_name()
     source: Source = guard.originating_source
