@@ -44,8 +44,8 @@ def rows() -> list[str]:
 
 @contextlib.contextmanager
 def without(target: str | None) -> Iterator[None]:
-    """Leaves one row to stock."""
-    row = _switch._switched.pop(target) if target is not None else None
+    """Leaves one row to stock.  A module that was not imported has nothing to leave."""
+    row = _switch._switched.pop(target, None) if target is not None else None
     try:
         yield
     finally:

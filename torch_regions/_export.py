@@ -28,6 +28,7 @@ _PYTEST = "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\n"
 # What is not part of the series
 _OURS = re.compile(r"^\s*(?:from|import) (?:torch_regions|benchmarks)\b", re.MULTILINE)
 _HELPERS = re.compile(r"^\s*from testing(?:\.(\w+) import| import (\w+))", re.MULTILINE)
+_GENERIC = "It has to do with regions no more than stock has, and needs no other patch."
 _DATE = "2026-01-01T00:00:00+0000"  # the same text for the same overlay
 
 
@@ -58,6 +59,29 @@ def patches(manifest: Manifest, files: dict[str, str], sources: StockSources) ->
             text = _merge.merge(stock_texts[path], _merge.only(text, {row.symbol for row in rows}), module)
         patch.files[path] = text
     return [patch for patch in found.values() if patch.files], stock_texts
+
+
+def generic_patches(
+    manifest: Manifest, files: dict[str, str], sources: StockSources
+) -> tuple[list[_Patch], dict[str, str]]:
+    """The rows that are gains or fixes without regions too, each patch for itself; and the stock texts."""
+    found: dict[str, _Patch] = {}
+    stock_texts: dict[str, str] = {}
+    for row in manifest.rows:
+        if row.generic:
+            patch = found.setdefault(row.generic, _Patch(_systems.System(row.generic, _GENERIC, (), ())))
+            patch.rows.append(row)
+    for patch in found.values():
+        for module in sorted({row.module for row in patch.rows}):
+            path = f"{module.replace('.', '/')}.py"
+            stock = sources.path(module)
+            if stock is None or path in stock_texts:
+                raise OverlayError(f"the generic rows of {module} must be of a stock module, and in one patch")
+            stock_texts[path] = _read(stock)
+            symbols = {row.symbol for row in patch.rows if row.module == module}
+            ours = _merge.needed(_merge.only(_read(files[module]), symbols))
+            patch.files[path] = _merge.merge(stock_texts[path], ours, module)
+    return list(found.values()), stock_texts
 
 
 def add_tests(series: list[_Patch], root: str) -> None:
@@ -129,16 +153,18 @@ def export(
     release: str,
     force: bool = False,
     root: str | None = None,
+    generic: bool = False,
 ) -> list[str]:
     """Writes the series into the folder ``target``; returns the names of its files, in order.
 
-    With ``root``, the tests in its folder ``test`` are part of the patches.
+    With ``root``, the tests in its folder ``test`` are part of the patches.  With ``generic``, it is that of the
+    rows that are gains or fixes for any program, without tests.
 
     Raises ``OverlayError`` where an extension cannot be written into its module, git is missing or fails, or something
     else has the name of a patch and ``force`` is not set. Then nothing is written.
     """
-    series, stock_texts = patches(manifest, files, sources)
-    if root is not None:
+    series, stock_texts = (generic_patches if generic else patches)(manifest, files, sources)
+    if root is not None and not generic:
         add_tests(series, root)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as made:
         _git(folder, "init", "-q")

@@ -53,6 +53,8 @@ class Replacement:
     always: str
     # The releases that it is for; empty when it is for all of them
     releases: tuple[str, ...] = ()
+    # Of a row that is a gain or a fix for programs without regions too: the title of its patch, see `export --generic`
+    generic: str = ""
 
     def is_for(self, release: str) -> bool:
         return not self.releases or release in self.releases
@@ -166,6 +168,7 @@ def _row(table: Any) -> Replacement:
             for release in _field(table, "parts", dict, where, {})
         },
         releases=tuple(str(release) for release in only),
+        generic=_field(table, "generic", str, where, ""),
     )
 
 

@@ -97,6 +97,33 @@ def only(ours: str, symbols: Collection[str | None]) -> str:
     return text.result()
 
 
+def needed(ours: str) -> str:
+    """An extension without what none of its replacements uses, be it through another definition of the extension."""
+    text = _Text(ours)
+    body = text.tree.body
+    wanted = {id(node) for node in _marks.marks(text.tree).values()}
+    names = {"replaces", "annotations"}
+    while True:
+        kept = [node for node in body if id(node) in wanted or names & _defined(node)]
+        used = {each.id for node in kept for each in ast.walk(node) if isinstance(each, ast.Name)}
+        if used <= names:
+            break
+        names |= used
+    for node in body:
+        if node not in kept and not (node is body[0] and isinstance(node, ast.Expr)):  # the docstring
+            text.put(*text.whole_lines(node, comments=True), "")
+    return text.result()
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
 def _called_stock(tree: ast.Module, module: str) -> collections.Counter[str]:
     """Symbols of the stock module that ours calls, and at how many places."""
     return collections.Counter(symbol for _, symbol in _stock_calls(tree, module))

@@ -119,13 +119,13 @@ def _diff_command(root: str, only: Sequence[str], against: str | None) -> int:
     return 0
 
 
-def _export_command(root: str, target: str, force: bool) -> int:
+def _export_command(root: str, target: str, force: bool, generic: bool) -> int:
     torch_dir, version = _torch_dir(None)
     if _verify_command(root):
         return 1
     manifest = _manifest.load(os.path.join(root, _manifest.NAME)).on(_verify.base_release(version))
     sources = _verify.StockSources(torch_dir)
-    for name in _export.export(target, manifest, overlay_files(root), sources, version, force, root):
+    for name in _export.export(target, manifest, overlay_files(root), sources, version, force, root, generic):
         _say(os.path.join(target, name))
     return 0
 
@@ -158,6 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser("export", help="write the overlay as patches for torch's source tree, for git am")
     export.add_argument("directory", help="where to write them")
     export.add_argument("--force", action="store_true", help="replace files and links that have the name of a patch")
+    export.add_argument(
+        "--generic", action="store_true", help="only what is a gain or a fix for programs without regions"
+    )
     refresh = commands.add_parser("refresh", help="write the hashes in manifest.toml anew for the installed torch")
     for command in (verify, diff, refresh):
         command.add_argument("--against", metavar="PATH", help="a torch that is installed there, not the running one")
@@ -178,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command == "diff":
             return _diff_command(root, parsed.target, parsed.against)
         if parsed.command == "export":
-            return _export_command(root, parsed.directory, parsed.force)
+            return _export_command(root, parsed.directory, parsed.force, parsed.generic)
         return _refresh_command(root, parsed.against)
     except OverlayError as error:
         _fail(str(error))

@@ -228,6 +228,58 @@ def test_graphs_of_ten_models_are_those_of_the_overlay(patched, tmp_path):
     assert len(with_series.splitlines()) == len(MODELS) and with_series == with_overlay
 
 
+@pytest.fixture(scope="module")
+def generic(tmp_path_factory) -> dict[str, str]:
+    """Files of torch that the series of gains for any program changes, after `git am` on pristine ones."""
+    folder, tree = tmp_path_factory.mktemp("generic"), tmp_path_factory.mktemp("tree")
+    run_python("-m", "torch_regions", "--root", str(REPO), "export", "--generic", str(folder))
+    names = sorted({f"{row.module.replace('.', '/')}.py" for row in _rows() if row.generic})
+    git(tree, "init", "-q")
+    for name in names:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes((TORCH.parent / name).read_bytes())
+    git(tree, "add", "-A")
+    git(tree, "commit", "-q", "-m", "pristine")
+    git(tree, "am", "-q", *map(str, sorted(folder.iterdir())))
+    assert len(list(folder.iterdir())) == len({row.generic for row in _rows() if row.generic})
+    assert git(tree, "diff", "--name-only", git(tree, "rev-list", "--max-parents=0", "HEAD").strip()).split() == names
+    return {name.removeprefix("torch/"): (tree / name).read_text() for name in names}
+
+
+def test_gains_for_any_program_need_no_other_file_of_ours(generic):
+    for name, text in generic.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch."):
+                path = TORCH.parent.joinpath(*node.module.split("."))
+                assert path.with_suffix(".py").exists() or path.is_dir() or node.module.startswith("torch._C"), name
+            assert not (isinstance(node, ast.Name) and node.id in ("replaces", "stock")), name
+
+
+ANY_PROGRAM = """
+    import torch, torch_regions
+    assert torch.__file__.startswith({copy!r}) and not torch_regions.status()
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Conv1d(3, 2, 3))
+    inner = torch.compiler.nested_compile_region(lambda x: x.sin() + 1)
+    outer = torch.compiler.nested_compile_region(lambda x: inner(inner(x)).cos())
+    for program, dynamic in ((net, False), (net, True), (lambda x: outer(outer(x)), False)):
+        torch._dynamo.reset()
+        compiled, seen = torch.compile(program, dynamic=dynamic), []
+        for size in (2, 5):
+            for run in (program, compiled):
+                x = torch.randn(size, 3, 8, generator=torch.Generator().manual_seed(size), requires_grad=True)
+                y = run(x)
+                seen.append((y, *torch.autograd.grad(y.square().sum(), x)))
+            torch.testing.assert_close(seen[-1], seen[-2])
+"""
+
+
+def test_torch_with_gains_for_any_program_compiles(generic, tmp_path):
+    copy = torch_copy(tmp_path / "copy", generic)
+    cache = str(tmp_path / "cache")
+    code = ANY_PROGRAM.format(copy=str(copy))
+    run_code(code, path=[copy], TORCH_REGIONS="0", TORCHINDUCTOR_CACHE_DIR=cache, OMP_NUM_THREADS="1")
+
+
 STOCK = '''"""A module."""
 
 import os
@@ -321,6 +373,14 @@ def test_merged_text():
 def test_what_cannot_be_merged(ours, message):
     with pytest.raises(OverlayError, match=message):
         _merge.merge(STOCK, ours, "torch.thing")
+
+
+def test_what_no_replacement_uses_is_not_needed():
+    ours = "from a import b, c\n\nA = 1\n# Why.\nB = A\n\n\n@replaces\ndef f():\n    return g()\n\n\n"
+    ours += "def g():\n    return c(A)\n\n\n# Gone.\ndef h():\n    return B\n"
+    text = _merge.needed(ours)
+    assert "A = 1" in text and "def g" in text and "from a" in text
+    assert "B = A" not in text and "# Why." not in text and "def h" not in text and "# Gone." not in text
 
 
 def test_a_module_of_no_system():
