@@ -34,6 +34,8 @@ PARTS: dict[str, Part] = {
     "constant": Part("h = h * s.c", "s.c = (2.0, 3.0)[i == 2]"),
     "same_constant": Part("h = h * s.c", "s.c = 2.0"),
     "flag": Part("h = h.cos() if s.flag else h.sin()", "s.flag = i % 2 == 0"),
+    "word": Part("h = h.cos() if s.word == 'a' else h.sin()", "s.word = 'a'"),
+    "unset": Part("h = h.cos() if s.unset is None else h * s.unset", "s.unset = None"),
     "training": Part("h = h * 2 if s.training else h * 3"),
     "index": Part("h = h * TABLE[s.idx]", prelude="TABLE = [1.0, 2.0, 3.0, 4.0, 5.0]\n"),
     "tensor_index": Part("h = h + CACHE[s.idx]", prelude="CACHE = [torch.full((3,), float(n)) for n in range(5)]\n"),
@@ -158,6 +160,8 @@ BETWEEN: dict[str, str] = {
 CHANGES: dict[str, str] = {
     "constant": "ls[{i}].c = 7.0",
     "flag": "ls[{i}].flag = not ls[{i}].flag",
+    "word": "ls[{i}].word = 'b'",
+    "unset": "ls[{i}].unset = 2.0",
     "eval": "ls[{i}].eval()",
     "weight": "ls[{i}].lin.weight = nn.Parameter(torch.ones(3, 3))",
     "freeze": "ls[{i}].lin.weight.requires_grad_(False)",

@@ -28,6 +28,8 @@ THROUGH = ("self", "self", "self", "self", "global", "cell", "default", "root")
 _NEEDS = {
     "constant": "constant",
     "flag": "flag",
+    "word": "word",
+    "unset": "unset",
     "buffer": "buffer",
     "buffer_shape": "buffer",
     "buffer_double": "buffer",
@@ -47,7 +49,9 @@ _NEEDS = {
     "buffer_grad": "asks_grad",
     "buffer_rebind": "buffer",
 }
-# The guards on words, switches and None are those that a reuse states itself: those on numbers come with the number.
+# The guards on words, switches, None and lengths are those that a reuse states itself: Dynamo makes those on numbers and
+# tensors where it builds the value.
+_BY_VALUE = ("word", "unset", "flag", "own_list", "eval")
 _KINDS = [*sorted(KINDS), *["switches"] * 4]
 # Of parts whose names begin so there are many of one kind.
 _MANY = ("named_", "counted_", "asks_")
@@ -94,7 +98,7 @@ def _change(draw: st.DrawFn, things: tuple[Thing, ...]) -> Change:
         index = draw(st.integers(0, len(things) - 1))
         own = KINDS[things[index].kind].changes
         return Change(draw(st.sampled_from(("replace", "replace_fresh", "rebind", *own))), index, i, j)
-    return Change(draw(st.sampled_from(("none", *sorted(CHANGES)))), -1, i, j)
+    return Change(draw(st.sampled_from(("none", *sorted(CHANGES), *_BY_VALUE * 3))), -1, i, j)
 
 
 @st.composite
