@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import sys
 
 import pytest
 import torch
 import torch._dynamo
+from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._debug_mode import DebugMode
 
 
 @torch.compiler.nested_compile_region
@@ -78,3 +85,64 @@ def test_a_graph_with_a_call_is_unpickled(with_regions):
         for gm in (graphs[0], again)
     ]
     assert len(calls[0]) == 2 and calls[1] == calls[0]
+
+
+def _body_of(operands: int) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    inputs = [graph.placeholder(f"a{i}") for i in range(operands)]
+    graph.output((inputs[0],))
+    return torch.fx.GraphModule({}, graph)
+
+
+def _python_calls(function, *args) -> int:
+    calls = []
+    sys.setprofile(lambda frame, event, arg: calls.append(frame.f_code) if event == "call" else None)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def test_a_call_costs_the_same_for_any_number_of_operands() -> None:
+    few, many = (
+        _python_calls(torch.ops.higher_order.invoke_subgraph, _body_of(n), "body", *[torch.ones(2)] * n)
+        for n in (2, 40)
+    )
+    assert few == many < 20
+
+
+@pytest.mark.parametrize("mode", ["functional", "fake", "proxy", "pre_dispatch", "debug", "tracing"])
+def test_a_tracer_is_seen_behind_plain_operands(mode) -> None:
+    looks_on = importlib.import_module("torch._higher_order_ops.invoke_subgraph")._tracer_looks_on
+    body, operands = _body_of(1), (torch.ones(2),)
+    assert not looks_on(body, operands)
+    fake = FakeTensorMode()
+    seen = []
+
+    def traced(x):
+        seen.append(looks_on(body, operands))
+        return x
+
+    if mode in ("proxy", "pre_dispatch"):
+        make_fx(traced, pre_dispatch=mode == "pre_dispatch")(torch.ones(2))
+    else:
+        contexts = {
+            "functional": FunctionalTensorMode,
+            "fake": lambda: fake,
+            "debug": DebugMode,
+            "tracing": lambda: tracing(TracingContext(fake)),
+        }
+        with torch.no_grad(), contexts[mode]():
+            traced(None)
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("kind", ["fake", "functional", "subclass"])
+def test_a_tracer_is_seen_by_its_operands(kind) -> None:
+    looks_on = importlib.import_module("torch._higher_order_ops.invoke_subgraph")._tracer_looks_on
+    fake = FakeTensorMode().from_tensor(torch.ones(2))
+    with FunctionalTensorMode():
+        functional = FunctionalTensor.to_functional(torch.ones(2))
+    operand = {"fake": fake, "functional": functional, "subclass": TwoTensor(fake, fake)}[kind]
+    assert looks_on(_body_of(2), (torch.ones(2), operand))

@@ -33,7 +33,18 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch_regions.overlay import replaces, stock
 
 
+# Classes of operands that no tracer has a hand in.
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, type(None)})
+
+
 def _tracer_looks_on(subgraph: Any, operands: tuple[Any, ...]) -> bool:
+    if (
+        not torch._C._len_torch_dispatch_stack()
+        and torch._guards.TracingContext.try_get() is None
+        and _PLAIN.issuperset(map(type, operands))
+        and not isinstance(subgraph, FunctionalizeCtxWrapper)
+    ):
+        return get_proxy_mode() is not None  # what follows looks at each operand, in each call of each layer
     from torch._guards import detect_fake_mode
 
     if isinstance(subgraph, FunctionalizeCtxWrapper) or detect_fake_mode(operands) is not None:
