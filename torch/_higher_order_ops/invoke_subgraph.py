@@ -60,7 +60,7 @@ def _tracer_looks_on(subgraph: Any, operands: tuple[Any, ...]) -> bool:
 
 @replaces("InvokeSubgraphHOP.__call__")
 def __call__(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
-    if any(isinstance(operand, Proxy) for operand in operands):
+    if not _PLAIN.issuperset(map(type, operands)) and any(isinstance(operand, Proxy) for operand in operands):
         # fx traces the code of a graph that is unpickled. Stock's check refuses operands that are proxies.
         return HigherOrderOperator.__call__(self, subgraph, identifier, *operands)
     # See Note [A region at run time is its body]

@@ -6,8 +6,6 @@ another compile than without the region.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from torch._dynamo.regions.frame import PerFrame
@@ -31,14 +29,16 @@ class SizeHistory:
         self._owners.setdefault(name, self._now or (tx.f_code, tx.closure))
         return self._now
 
-    @contextlib.contextmanager
-    def as_asked_for(self, name: str) -> Iterator[None]:
-        """Meanwhile, the frame asks that asked for the history of the source ``name`` before."""
+    def as_asked_for(self, name: str) -> SizeHistory:
+        """A context: meanwhile, the frame asks that asked for the history of the source ``name`` before."""
         self._now = self._owners.get(name)
-        try:
-            yield
-        finally:
-            self._now = None
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        self._now = None
 
 
 SIZE_HISTORY: PerFrame[SizeHistory] = PerFrame(lambda _: SizeHistory())

@@ -15,6 +15,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import config
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.regions.frame import PerFrame
+from torch._dynamo.regions.stack_trace import proxies_of
 from torch._dynamo.source import GradSource, NumpyTensorSource, is_constant_source
 from torch._dynamo.utils import get_static_address_type, get_unique_name_wrt, is_parameter_freezing
 from torch._dynamo.variables.builder import (
@@ -84,7 +85,9 @@ def _input(tracer: Any, name: str, fake: torch.Tensor) -> torch.fx.Proxy:
     inputs = tracer.input_name_to_proxy
     last = inputs[next(reversed(inputs))].node if inputs else None
     with tracer.graph.inserting_after(last) if inputs else tracer.graph.inserting_before(None):
-        proxy: torch.fx.Proxy = tracer.create_proxy("placeholder", name, (), {}, type_expr=torch.nn.Parameter)
+        proxy: torch.fx.Proxy = tracer.create_proxy(
+            "placeholder", name, (), {}, type_expr=torch.nn.Parameter, proxy_factory_fn=proxies_of(tracer)
+        )
     proxy.node.meta["example_value"] = fake
     inputs[name] = proxy
     tracer._used_names.add(name)

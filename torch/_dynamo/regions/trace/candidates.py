@@ -139,14 +139,19 @@ class Candidates:
         found: list[Module] = []
         for holder in _holders(tx, module, source):
             found += _modules_in(holder)
-        for one in found:
-            self._searched.update(map(id, _all_modules(one)))
-        self._scopes[0].candidates |= self._repeated(found, _is_block, 2)
+        self._scopes[0].candidates |= self._repeated(found, _is_block, 2, self._searched)
 
-    def _repeated(self, tops: Iterable[Module], is_block: Any, least: int) -> set[int]:
-        """ids of the outermost blocks in ``tops`` of whose structure there are at least so many outside of others."""
+    def _repeated(
+        self, tops: Iterable[Module], is_block: Any, least: int, searched: set[int] | None = None
+    ) -> set[int]:
+        """ids of the outermost blocks in ``tops`` of whose structure there are at least so many outside of others.
+
+        Adds the ids of all modules in ``tops`` to ``searched``.
+        """
         tops = list(tops)
         seen = {id(m): m for top in tops for m in _all_modules(top)}
+        if searched is not None:
+            searched.update(seen)
         count = collections.Counter(self._structures.of(m) for m in seen.values() if is_block(m))
         while True:
             outermost = list(_outermost(tops, lambda m: is_block(m) and count[self._structures.of(m)] >= least))
@@ -251,9 +256,10 @@ def _is_inner_block(module: Module) -> bool:
 def _is_block(module: Module) -> bool:
     """Whether calls of ``module`` may be regions at all: it is large enough, and neither wrapped nor marked."""
     kind: Any = type(module)
-    if _is_wrapper(kind):
+    own = own_attributes(module)
+    if not own.get("_modules") or _is_wrapper(kind):
         return False
-    forward = own_attributes(module).get("forward", find_in_class(kind, "forward"))
+    forward = own.get("forward", find_in_class(kind, "forward"))
     forward = forward.__func__ if type(forward) is types.MethodType else forward
     if "__marked_compile_region_fn__" in (own_attributes(forward) or ()):
         return False  # the user has said what is a region

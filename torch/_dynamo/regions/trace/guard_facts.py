@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Container, Hashable
 from typing import Any, cast
 
+import torch
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.regions.keys import Unkeyable, constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
@@ -181,6 +182,17 @@ class GuardFact:
     def may_have_a_symbol(self) -> bool:
         """Whether it says that a number is a constant, which Dynamo decides when it builds the number's tracker."""
         return self.kind in _OF_CONSTANTS and type(self.value) in (int, float)
+
+
+def is_implied(fact: GuardFact, value: Any) -> bool:
+    """Whether the fact holds of all objects that have the same ``unguarded_state`` as ``value``, of which it is."""
+    if fact.fact is not _FACTS[fact.kind]:
+        return False
+    if fact.kind == "EMPTY_NN_MODULE_HOOKS_DICT":
+        return is_a(value, dict)  # by its keys
+    if fact.kind == "NOT_PRESENT_IN_GENERIC_DICT":
+        return is_a(value, torch.nn.Module)  # by its own attributes
+    return fact.kind == "TYPE_MATCH"
 
 
 def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[Source] = ()) -> GuardFact | None:

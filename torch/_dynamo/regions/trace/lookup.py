@@ -50,6 +50,7 @@ from torch._dynamo.regions.trace.substitution import (
     resolver,
     root_of,
 )
+from torch._dynamo.source import TypeDictSource
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
@@ -159,17 +160,19 @@ def _check(
     _check_unchanged(tx, condition)
     _check_facts(checks, bindings, actions)
     _check_identities(checks, bindings, condition.unmoved, actions)
-    objects = {id(bindings[i].value) for i in checks.distinct}
     for held in arguments.lists if entry.effects else ():
         # The call appends to it: it must be none of those that it looks at by another way.
         value = held.real(tx)
-        if value is not None and (id(value) in objects or id(value) in condition.unmoved):
+        if value is not None and (id(value) in condition.unmoved or _is_among(value, checks, bindings)):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
-    trackers = tx.output.side_effects.id_to_variable
-    known = [tracker for i in objects if (tracker := trackers.get(i)) is not None]
+    known = [tracker for i in checks.distinct if (tracker := bindings[i].known) is not None]
     if changed := pending(tx, known) or next((t for t in known if _is_new_in(tx, t)), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_built(tx, condition, actions)
+
+
+def _is_among(value: Any, checks: Checks, bindings: list[SourceBinding]) -> bool:
+    return any(bindings[i].value is value for i in checks.distinct)
 
 
 def _check_alike(condition: Any, bindings: list[SourceBinding], actions: GuardActions) -> None:
@@ -201,6 +204,8 @@ def _shown(value: Any) -> str:
 
 
 def _check_facts(checks: Checks, bindings: list[SourceBinding], actions: GuardActions) -> None:
+    if checks.hold(bindings):
+        return
     for i, facts in checks.facts:
         binding = bindings[i]
         if binding.same:
@@ -255,21 +260,27 @@ def substituted_guards(match: Match) -> list[tuple[Source, Any]]:
     actions, bindings = match.actions, match.bindings
     checks: Checks = match.entry.condition.checks
     void = void_maker()
+    of = actions.substitution.of
     found: list[tuple[Source, Any]] = []
     for index, makers, tracked in checks.installs:
         binding = bindings[index]
-        if binding.action is GuardAction.SAME or binding.action is GuardAction.CLASS_LOOKUP:
+        action = binding.action
+        if action is GuardAction.SAME or action is GuardAction.CLASS_LOOKUP:
             continue
-        if binding.action is GuardAction.ALIAS:
+        if action is GuardAction.ALIAS:
             found += _alias_guards(actions, binding, actions.known(binding.value))
             continue
-        if binding.action is GuardAction.REINSTALL and tracked and (first := checks.aliases.get(index)) is not None:
-            found += _alias_guards(actions, binding, actions.substitution.of(bindings[first]))
-        if makers:
-            own = binding.action is GuardAction.REINSTALL
-            new = actions.substitution.of(binding) if own else actions.behind_known(binding.source)
+        own = action is GuardAction.REINSTALL
+        if own and tracked and index in checks.aliases:
+            found += _alias_guards(actions, binding, of(bindings[checks.aliases[index]]))
+        new = None
+        for make in makers if type(binding.source) is not TypeDictSource else actions.unguarded(binding, makers):
+            if make is void:
+                continue
+            if new is None:
+                new = (binding.new or of(binding)) if own else actions.behind_known(binding.source)
             if new is not binding.source:
-                found += [(new, make) for make in actions.unguarded_absences(binding, makers) if make is not void]
+                found += ((new, make),)
     return [(source, make) for source, make in found if make is not None]
 
 
@@ -343,12 +354,11 @@ def _check_identities(
     for i in checks.unmoved:
         if bindings[i].value is not steps[i].old:
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, actions.substitution(bindings[i].source).name)
-    seen: set[int] = set()
-    for i in checks.distinct:
-        value = id(bindings[i].value)
-        if value in seen or value in unmoved:
-            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, actions.substitution(bindings[i].source).name)
-        seen.add(value)
+    ids = [id(bindings[i].value) for i in checks.distinct]
+    if len(set(ids)) < len(ids) or not unmoved.keys().isdisjoint(ids):
+        first = next(n for n, number in enumerate(ids) if number in unmoved or number in ids[:n])
+        source = bindings[checks.distinct[first]].source
+        raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, actions.substitution(source).name)
     for i, j in checks.same:
         if bindings[i].value is not bindings[j].value:
             names = [actions.substitution(bindings[k].source).name for k in (i, j)]

@@ -218,6 +218,7 @@ _HOOKS = (
     "_state_dict_hooks",
     "_forward_hooks_always_called",
 )
+_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 def keys_key(keys: Iterable[Any]) -> Hashable:
@@ -245,12 +246,16 @@ def unguarded_state(value: Any) -> Hashable:
         return id(kind), names, keys_key(keys_of(value))
     if not issubclass(kind, torch.nn.Module) or own is None:
         return id(kind), names
-    hooks = tuple(
-        map(id, [hook for name in _HOOKS if (of_name := own.get(name)) for hook in (name, *of_name.values())])
-    )
-    parts = [(name, held) for name in ("_parameters", "_buffers", "_modules") if (held := own.get(name))]
-    absent = tuple([(name, n) for n, (_, held) in enumerate(parts) for name, part in dict.items(held) if part is None])
-    return id(kind), names, hooks, tuple([(name, keys_key(dict.keys(held))) for name, held in parts]), absent
+    held = [(name, own[name]) for name in _HOOKS if name in own]
+    hooks = tuple([id(hook) for name, of_name in held if of_name for hook in (name, *of_name.values())])
+    parts = [(name, own[name]) for name in _PARTS if own.get(name)]
+    absent = [(name, n) for n, (_, of_name) in enumerate(parts) for name, part in dict.items(of_name) if part is None]
+    return id(kind), names, hooks, tuple([(name, keys_key(dict.keys(of_name))) for name, of_name in parts]), *absent
+
+
+def is_empty_ordered_dict(value: Any) -> bool:
+    """Whether it is an ``OrderedDict`` without keys and attributes, of no other class."""
+    return type(value) is collections.OrderedDict and not value and not value.__dict__
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -12,7 +12,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.size_history import SIZE_HISTORY
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.state import value_key
-from torch._dynamo.regions.trace.substitution import GuardActions
+from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardActions
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import InvokeSubgraphReuseEntry, Source
 
@@ -85,9 +85,9 @@ def build_as_traced(
     binding = actions.substitution.binding(source)
     if binding.tracker is not None and not (options and isinstance(binding.tracker, LazyVariableTracker)):
         return binding.tracker
-    value = value_at(actions.value, source)
+    value = value_at(actions.value, source) if binding.value is UNKNOWN else binding.value
     with SIZE_HISTORY.of(tx.output).as_asked_for(source.name):
-        binding.tracker = VariableBuilder(tx, actions.substitution(source), **options)(value)
+        binding.tracker = VariableBuilder(tx, actions.substitution.of(binding), **options)(value)
     return binding.tracker
 
 

@@ -7,16 +7,35 @@ would do there (``GuardAction``).  Sources of unusual kinds are left to ``GuardA
 
 from __future__ import annotations
 
+import collections
 import itertools
 import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch._dynamo.regions.trace.containers import SubscriptPath
-from torch._dynamo.regions.trace.guard_facts import GuardFact
-from torch._dynamo.regions.trace.objects import EXACT, attribute_of, item_of
+from torch._dynamo.regions.trace.guard_facts import GuardFact, is_implied
+from torch._dynamo.regions.trace.objects import (
+    EXACT,
+    MISSING,
+    attribute_of,
+    find_in_class,
+    is_empty_ordered_dict,
+    item_of,
+    own_attributes,
+    unguarded_state,
+)
+from torch._dynamo.regions.trace.skeleton import Skeleton, skeleton_of
 from torch._dynamo.regions.trace.sources import Step, step_of
-from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardActions, Resolver, SourceBinding, bare, is_in_class
+from torch._dynamo.regions.trace.substitution import (
+    UNKNOWN,
+    GuardActions,
+    Resolver,
+    SourceBinding,
+    bare,
+    is_found_in_class,
+    is_in_class,
+)
 from torch._guards import ChainedSource, Source
 
 
@@ -24,6 +43,8 @@ class PlanStep(NamedTuple):
     """One source of the plan."""
 
     source: Source
+    # Its id, by which bindings are found.
+    id: int
     step: Step
     # Number of the step that it is behind.
     base: int
@@ -31,6 +52,12 @@ class PlanStep(NamedTuple):
     key: Any
     # What stood there in the traced call.
     old: Any
+    # For an attribute that the object itself had, whatever its class says: that class. None for any other step.
+    holder: Any = None
+    # Whether it was found in the dictionary of a class.
+    in_class: bool = False
+    # The source without its base.
+    skeleton: Skeleton | None = None
 
 
 class CheckPlan:
@@ -61,7 +88,10 @@ class CheckPlan:
         except Exception:
             step, old = Step.OTHER, UNKNOWN  # nothing there: following it raises
         number = self._numbers[source] = len(self.steps)
-        self.steps.append(PlanStep(source, step, base, key, old))
+        holder = _class_of_holder(self.steps[base].old, key) if step is Step.ATTRIBUTE else None
+        self.steps.append(
+            PlanStep(source, id(source), step, base, key, old, holder, is_found_in_class(source), skeleton_of(source))
+        )
         return number
 
     def objects(self) -> dict[int, list[int]]:
@@ -74,28 +104,41 @@ class CheckPlan:
 
     def follow(self, actions: GuardActions) -> list[SourceBinding]:
         """What is known of each step in the call of ``actions``.  Raises what following a source raises."""
-        bindings: list[SourceBinding] = []
-        for source, step, base, key, old in self.steps:
+        bindings: list[Any] = [None] * len(self.steps)
+        known = actions.substitution.bindings
+        own_of = object.__getattribute__
+        for index, (source, number, step, base, key, old, holder, in_class, skeleton) in enumerate(self.steps):
             if step is Step.OTHER or (step is Step.EVALUATED and not bindings[base].same):
-                binding = actions.look(source)
+                bindings[index] = binding = actions.look(source)
                 if not binding.moves and old is not UNKNOWN:
                     binding.value = old
-                bindings.append(binding)
                 continue
             above = bindings[base]
-            binding = actions.substitution.take(source, above.moves)
-            bindings.append(binding)
+            if number not in known:
+                known[number] = SourceBinding(source, None, above.moves, skeleton, above)
+            bindings[index] = binding = known[number]
+            at = above.value
             if above.same:  # the objects that the program has are not changed while the frame is traced
                 value = old
             elif step is Step.ATTRIBUTE:
-                value = attribute_of(above.value, key)
+                found = own_of(at, "__dict__") if type(at) is holder else ()
+                value = found[key] if key in found else attribute_of(at, key)
             elif step is Step.ITEM:
-                value = item_of(above.value, key)
+                value = at[key] if type(at) is dict and type(key) is str and key in at else item_of(at, key)
             else:
-                value = above.value
+                value = at
             binding.value = value
-            actions.settle(binding, above, value is old)
+            actions.settle(binding, above, value is old, in_class)
         return bindings
+
+
+def _class_of_holder(value: Any, name: Any) -> Any:
+    """The class of ``value``, if ``attribute_of`` finds ``name`` in the object itself before it asks the class."""
+    kind = type(value)
+    if issubclass(kind, type) or name not in (own_attributes(value) or ()):
+        return None
+    found = find_in_class(kind, name)
+    return kind if found is MISSING or find_in_class(type(found), "__set__") is MISSING else None
 
 
 class Checks:
@@ -111,6 +154,7 @@ class Checks:
         # (number of a step, facts)
         self.facts = [(number(source), of_source) for source, of_source in by_source.items()]
         self.states = [(number(source), state) for source, state in condition.states]
+        self._sort_facts()
         makers = {s: [fact.make for fact in of_source] for s, of_source in by_source.items()}
         makers.update(condition.indices)
         # (number of a step, makers of the guards that the traced call has there, whether the frame tracks its object)
@@ -139,3 +183,32 @@ class Checks:
             way = bare(self.plan.steps[first].source)
             self.same += [(index, first) for index in steps if bare(self.plan.steps[index].source) != way]
         self.aliases = dict(self.same)
+
+    def _sort_facts(self) -> None:
+        """Leaves out what follows from an object's state, and tells the many dicts in which no hook is."""
+        stated = {i: self.plan.steps[i].old for i, _ in self.states}
+        left = [
+            (i, [f for f in of_step if i not in stated or not is_implied(f, stated[i])]) for i, of_step in self.facts
+        ]
+        # (number of a step, facts that say more than the state of the object)
+        self._other_facts = [(i, of_step) for i, of_step in left if of_step]
+        # Numbers of steps at empty dicts, of the class that modules have for hooks.
+        empty = unguarded_state(collections.OrderedDict())
+        self._empty = [i for i, state in self.states if state == empty]
+        self._stated = [(i, type(stated[i]), state) for i, state in self.states if state != empty]
+
+    def hold(self, bindings: list[SourceBinding]) -> bool:
+        """Whether all facts and states are those of the earlier call.  If not, lookup.py asks each of them, for why."""
+        for i in self._empty:
+            binding = bindings[i]
+            if not binding.same and not is_empty_ordered_dict(binding.value):
+                return False
+        for i, kind, state in self._stated:
+            binding = bindings[i]
+            if not binding.same and (type(binding.value) is not kind or unguarded_state(binding.value) != state):
+                return False
+        for i, facts in self._other_facts:
+            for fact in facts:
+                if not bindings[i].same and not fact.holds(bindings[i].value):
+                    return False
+        return True

@@ -259,6 +259,9 @@ def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> V
     return changed_among(tx, reachable(trackers))
 
 
+_BINDINGS = (NewGlobalVariable, CellVariable)
+
+
 def changed_among(
     tx: InstructionTranslatorBase, trackers: Iterable[VariableTracker], but: Container[int] = ()
 ) -> VariableTracker | None:
@@ -268,8 +271,9 @@ def changed_among(
     """
     side_effects = tx.output.side_effects
     for tracker in trackers:
-        if tracker.mutation_type is None or tracker.source is None or id(tracker) in but:
+        if tracker.mutation_type is None or tracker.source is None or (but and id(tracker) in but):
             continue
-        if not isinstance(tracker, (NewGlobalVariable, CellVariable)) and side_effects.is_modified(tracker):
+        # ``isinstance`` of a tracker asks whether it is a lazy one.
+        if not issubclass(type(tracker), _BINDINGS) and side_effects.is_modified(tracker):
             return tracker
     return None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.regions.frame import FRAME, StampedCall
+from torch._dynamo.regions.stack_trace import proxies_of
 from torch._dynamo.regions.trace.effects import carry_out
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.lookup import Match, keep_class_lookups, substituted_guards, to_be_tracked
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
 
 def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match) -> VariableTracker:
     """Emits a call of the traced region that ``match`` found; returns the call's result."""
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
     entry = match.entry
     target = torch.ops.higher_order.invoke_subgraph
-    call = tx.output.create_proxy("call_function", target, (None, entry.call.function, *match.operands), {})
+    as_proxy = proxies_of(tx.output.current_tracer)
+    taken = (None, entry.call.function, *match.operands)
+    call = tx.output.create_proxy("call_function", target, taken, {}, proxy_factory_fn=as_proxy)
     values = [entry.call.nodes[index].meta["example_value"] for index in entry.results]
     mode: Any = tx.fake_mode
     with mode:
@@ -40,7 +45,8 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     stamp = StampedCall(call.node, {}, FRAME.of(tx.output).open)
     trackers = {}
     for k, index in enumerate(entry.results):
-        trackers[index] = _result(tx, call, k, fresh[k])
+        item = tx.output.create_proxy("call_function", operator.getitem, (call, k), {}, proxy_factory_fn=as_proxy)
+        trackers[index] = wrap_fx_proxy(tx, item, example_value=fresh[k])
         stamp.results[entry.call.nodes[index]] = trackers[index].as_proxy().node
     entry.call.stamps.append(stamp)
     _install_guards(tx, match)
@@ -57,13 +63,6 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     return result
 
 
-def _result(tx: InstructionTranslatorBase, call: Any, index: int, value: torch.Tensor) -> VariableTracker:
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
-    proxy = tx.output.create_proxy("call_function", operator.getitem, (call, index), {})
-    return wrap_fx_proxy(tx, proxy, example_value=value)
-
-
 def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     """Installs the guards that tracing the call would have installed."""
     guards = substituted_guards(match)
@@ -73,7 +72,8 @@ def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     tx.output.guard_on_key_order.update(map(match.actions.substitution, ordered))
     # One stack for all: walking it costs more than a guard does.
     user_stack = TracingContext.extract_stack() if guards else None
+    add = tx.output.guards.add
     for source, make in guards:
         guard = Guard(source, make)
         guard.user_stack = user_stack
-        tx.output.guards.add(guard, collect_debug_stack=False)
+        add(guard, collect_debug_stack=False)

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.trace.objects import attribute_of, item_of, keys_of
-from torch._dynamo.regions.trace.sources import Step, field_names, source_parts, step_of
+from torch._dynamo.regions.trace.skeleton import Skeleton, skeleton_of
+from torch._dynamo.regions.trace.sources import Step, source_parts, step_of
 from torch._dynamo.source import (
-    AttrSource,
     DictGetItemSource,
     DictSubclassGetItemSource,
     LocalSource,
     NNModuleSource,
     NonSerializableSetGetItemSource,
     TypeDictSource,
-    UnspecializedBuiltinNNModuleSource,
-    UnspecializedNNModuleSource,
-    UnspecializedParamBufferSource,
 )
 from torch._guards import ChainedSource, Source
 from torch.utils._release import RELEASE
@@ -77,9 +74,16 @@ UNKNOWN: Any = object()
 class SourceBinding:
     """What is known, in one call, of a source of an earlier one."""
 
-    __slots__ = ("action", "moves", "new", "same", "source", "tracker", "value")
+    __slots__ = ("above", "action", "known", "moves", "new", "same", "skeleton", "source", "tracker", "value")
 
-    def __init__(self, source: Source, new: Source | None, moves: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        new: Source | None,
+        moves: bool,
+        skeleton: Skeleton | None = None,
+        above: SourceBinding | None = None,
+    ) -> None:
         # Kept, so that its id is not used again.
         self.source = source
         # The source in this call; None until it is asked for.
@@ -91,8 +95,13 @@ class SourceBinding:
         self.action: GuardAction | None = None
         # Whether the earlier call found the very same object there: then all that it learned of it holds.
         self.same = False
+        # How the frame tracks what stands there, if it does.
+        self.known: VariableTracker | None = None
         # What was built of it.
         self.tracker: VariableTracker | None = None
+        # The source without its base, and what is known of that base.
+        self.skeleton = skeleton
+        self.above = above
 
 
 class SourceSubstitution:
@@ -105,7 +114,7 @@ class SourceSubstitution:
         # old root -> new root
         self._roots = dict(roots)
         # id of a source -> its binding
-        self._bindings: dict[int, SourceBinding] = {}
+        self.bindings: dict[int, SourceBinding] = {}
 
     def __call__(self, source: Source) -> Source:
         return self.of(self.binding(source))
@@ -116,55 +125,34 @@ class SourceSubstitution:
             source: Any = binding.source
             if not binding.moves:
                 binding.new = source
-            elif type(source) in _PLAIN:
-                binding.new = _behind(source, self(source.base))
+            elif binding.skeleton is not None and binding.above is not None:
+                binding.new = binding.skeleton.behind(binding.above.new or self.of(binding.above))
             else:
                 parts = {name: self(part) for name, part in source_parts(source).items()}
                 binding.new = dataclasses.replace(source, **parts)
         return binding.new
 
     def binding(self, source: Source) -> SourceBinding:
-        binding = self._bindings.get(id(source))
+        binding = self.bindings.get(id(source))
         if binding is None:
             root = self._roots.get(source)
             if root is not None:
-                moves = root != source
-            elif type(source) in _BASE_ALONE:
-                moves = self.binding(source.base).moves  # type: ignore[attr-defined]
+                binding = SourceBinding(source, root, root != source)
+            elif (skeleton := skeleton_of(source)) is not None:
+                above = self.binding(source.base)  # type: ignore[attr-defined]
+                binding = SourceBinding(source, None, above.moves, skeleton, above)
             else:
                 moves = any(self.binding(part).moves for part in source_parts(source).values())
-            binding = self._bindings[id(source)] = SourceBinding(source, root, moves)
-        return binding
-
-    def take(self, source: Source, moves: bool) -> SourceBinding:
-        """The binding of a source of which is known whether it is another one in this call."""
-        binding = self._bindings.get(id(source))
-        if binding is None:
-            binding = self._bindings[id(source)] = SourceBinding(source, None, moves)
+                binding = SourceBinding(source, None, moves)
+            self.bindings[id(source)] = binding
         return binding
 
     def add(self, old: Source, new: Source) -> bool:
         """Adds a root; false when it is one already, with another end."""
         if old not in self._roots:
             self._roots[old] = new
-            self._bindings.clear()
+            self.bindings.clear()
         return self._roots[old] == new
-
-
-# Most sources are of these kinds.
-_BASE_ALONE = (AttrSource, UnspecializedParamBufferSource, UnspecializedNNModuleSource, NNModuleSource)
-
-
-_PLAIN = (*_BASE_ALONE, UnspecializedBuiltinNNModuleSource)
-
-
-def _behind(source: Source, base: Source) -> Source:
-    """``source`` with another base.  Not checked anew, and nothing but its fields is taken over."""
-    kind: Any = type(source)
-    made = object.__new__(kind)
-    fields = vars(source)
-    vars(made).update({name: fields[name] for name in field_names(kind)}, base=base)
-    return made
 
 
 def resolver(tx: InstructionTranslatorBase) -> Resolver:
@@ -308,10 +296,8 @@ class GuardActions:
         """Lets the object at ``binding`` be known to later calls, as if this one were traced."""
         self._stamped.setdefault(id(binding.value), (self, binding))
 
-    def unguarded_absences(self, binding: SourceBinding, makers: Iterable[Any]) -> Iterable[Any]:
-        """``makers`` but for those of guards that Dynamo has made in another way: that a class lacks a name."""
-        if type(binding.source) is not TypeDictSource:
-            return makers
+    def unguarded(self, binding: SourceBinding, makers: Iterable[Any]) -> Iterable[Any]:
+        """``makers`` of guards on a class but for those that Dynamo has made in another way: that it lacks a name."""
         made = {make for make, absence in self._absences(binding, makers) if absence in self._absent}
         return [make for make in makers if make not in made]
 
@@ -335,23 +321,27 @@ class GuardActions:
         if binding.action is None:
             value = self.value(source)
             above = self.look(source.base) if binding.moves and isinstance(source, ChainedSource) else None
-            self.settle(binding, above, not binding.moves or value is self.resolve(source))
+            same = not binding.moves or value is self.resolve(source)
+            self.settle(binding, above, same, is_found_in_class(source))
         return binding
 
-    def settle(self, binding: SourceBinding, above: SourceBinding | None, same: bool) -> None:
-        """Finds the action at ``binding``, behind ``above``; ``same``: whether it is the earlier call's object.
+    def settle(self, binding: SourceBinding, above: SourceBinding | None, same: bool, in_class: bool) -> None:
+        """Finds the action at ``binding``, behind ``above``.
 
-        What the frame has changed of an object is no matter here: the changes of all that a call meets are looked for.
+        ``same``: whether it is the earlier call's object; ``in_class``: whether it was found in a class.  What the
+        frame has changed of an object is no matter here: the changes of all that a call meets are looked for.
         """
+        number = id(binding.value)
         binding.same = same
+        binding.known = known = self._trackers.get(number)
         if not binding.moves:
             binding.action = GuardAction.SAME
-        elif is_found_in_class(binding.source) and self._is_another(self.in_class(binding.source), binding):
+        elif in_class and self._is_another(self.in_class(binding.source), binding):
             # Dynamo finds it there by identity, whatever the frame knows of the class.
             binding.action = GuardAction.CLASS_LOOKUP
         elif above is not None and above.action in _AT_KNOWN:
             binding.action = GuardAction.UNDER_ALIAS
-        elif self._is_another(self.known(binding.value), binding):
+        elif (known is not None or number in self._stamped) and self._is_another(self.known(binding.value), binding):
             binding.action = GuardAction.ALIAS
         else:
             binding.action = GuardAction.REINSTALL
