@@ -74,3 +74,16 @@ def test_a_constant_that_needs_no_object_is_the_same_for_all_calls():
 
     torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(X), f(X))
     assert counters["regions"]["reused"] == 2
+
+
+@torch._dynamo.config.patch(verify_region_reuse=True)
+def test_operators_of_nonstrict_trace_are_verified():
+    """Each call has a function and attributes of the graph of its own, by other names."""
+    double = as_operator(torch._dynamo.nonstrict_trace, 0)
+    marked = torch.compiler.nested_compile_region(lambda x: double(x.sin()))
+
+    def f(x):
+        return marked(marked(marked(x)))
+
+    torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(X), f(X))
+    assert counters["regions"]["verified"]

@@ -6,6 +6,7 @@ On with ``torch._dynamo.config.verify_region_reuse``.
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch._guards import InvokeSubgraphReuseEntry
 
 
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 # entry -> operators of its call, as they were when it was saved: the frame may change what tensors look like.
 _SAVED: PerFrame[dict[Any, list[str]]] = PerFrame(lambda _: {})
 
@@ -203,6 +205,16 @@ def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], module
                 key = identity.key(node, None)
         except Unkeyable:
             constants = torch.fx.map_arg((node.args, node.kwargs), lambda operand: None)
-            key = (node.op, str(node.target), repr(constants))
+            key = (node.op, _target_of(node, module), repr(constants))
         lines.append(f"v{i} = {key} {wiring}")
     return lines
+
+
+def _target_of(node: torch.fx.Node, module: Any) -> str:
+    """What is called, without a name or an address that is another one in each call.
+
+    An operator of nonstrict_trace is a function made for the call, and attributes of the graph say what it runs.
+    """
+    if node.op == "get_attr":
+        return _ADDRESS.sub("", repr(module))
+    return getattr(node.target, "__qualname__", None) or str(node.target)
