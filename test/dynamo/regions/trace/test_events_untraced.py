@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._dynamo
-from held_programs import Plain
+from testing.deferred_programs import Plain
 from torch._dynamo.utils import counters
 
 
