@@ -38,7 +38,7 @@ class Report:
     bodies: int = 0
     calls: int = 0
     body_operators: int = 0
-    # Calls whose body nobody else calls, and the operators in them.
+    # Calls whose body no other call has, and the operators in them.
     alone: int = 0
     alone_operators: int = 0
     # Operators recorded in a block that are in the top graph, by the reason.

@@ -76,7 +76,10 @@ def conditions() -> str:
 
     spec = sys.modules["__main__"].__spec__
     program = f"-m {spec.name}" if spec is not None else os.path.basename(sys.argv[0])
-    command = " ".join(["python", program, *sys.argv[1:]])
+    words = sys.argv[1:]
+    if "--out" in words:  # where the figures went is of no interest
+        del words[words.index("--out") : words.index("--out") + 2]
+    command = " ".join(["python", program, *words])
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return (
         f"`{command}`, torch {version('torch')}, Python {platform.python_version()}, {_processor()}, "

@@ -1,4 +1,4 @@
-"""More small models for what nobody marks: plain modules, shared weights, stages, and layers that alternate.
+"""More small models, whose blocks no benchmark marks: plain modules, shared weights, stages, and layers that alternate.
 
 Like ``zoo.py``; ``build(name, layers)`` here knows the architectures of both files.
 """

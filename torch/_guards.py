@@ -36,7 +36,7 @@ class InvokeSubgraphReuseCondition:
 
     # Sources of each leaf of the arguments: what transport rewrites.
     leaf_sources: list[tuple[Any, ...]]
-    # All sources behind an argument that tracing looked at, in the order in which it met them. Their objects go one to
+    # All sources behind an argument that tracing looked at, in the order in which it read them. Their objects go one to
     # one to those of another call: without that, a body that was traced for two weights would be reused for tied ones.
     sources: list[Any]
     # What the guards at these sources say, and how they are made again. Without them a body would be reused for another
@@ -45,14 +45,14 @@ class InvokeSubgraphReuseCondition:
     # (source, own attributes, hooks...): what no guard says of an object. Without it, a hook or an attribute
     # that shadows one of the class would be overlooked.
     states: list[tuple[Any, Hashable]]
-    # id -> source of the objects that were met, or are known, by a way that no argument leads to, and are the same in
-    # every call. Without them, a body that was traced for two objects would be reused where an argument leads to the
+    # id -> source of the objects that were read, or are known, at a source that no argument leads to, and are the same
+    # in every call. Without them, a body that was traced for two objects would be reused where an argument leads to the
     # other one.
     unmoved: dict[int, Any]
     # id -> source by which Dynamo tracks the object. Without it, a reuse would not know which objects are known to the
     # frame afterwards, and by which of their sources.
     tracked: dict[int, Any]
-    # Sources at which an object stands that was met at another source too. Without them, a body that was traced for an
+    # Sources at which an object stands that was read at another source too. Without them, a body that was traced for an
     # argument that is also behind another one would be reused for one that the frame computes.
     ties: set[Any]
     # (source, class, metadata...): tensors that were looked at, operands or not. Without them, a body would be reused
@@ -70,7 +70,7 @@ class InvokeSubgraphReuseCondition:
     # source -> makers of the guards of numbers that were used as an index only, and of opaque objects that operators
     # take whatever they are: guarded, but free to differ.
     indices: dict[Any, list[Any]]
-    # Trackers of existing objects that the call met. Reuse is refused when the frame changes one: a guard is
+    # Trackers of existing objects that the call read. Reuse is refused when the frame changes one: a guard is
     # about the object as it was when the frame began.
     read_objects: list[Any]
     # Sources of arguments that the call also reached by another path. Without them, a body that reads a global would be
@@ -95,7 +95,7 @@ class InvokeSubgraphReuseEntry:
     inputs: list[Any]
     # Which of these are one value, and which share a storage.
     sharing: Hashable
-    # Which of the body's values the result is made of (places), and how.
+    # Which of the body's values the result is made of (indices), and how.
     results: list[int]
     recipe: Any
     # What the call changes outside of it, in order.

@@ -25,7 +25,7 @@ def other_number(x):
 
 
 def compile_and_run(program, *args) -> list[misses.Told]:
-    """What was told of one compile."""
+    """What one compile reported."""
     before = len(misses.told())
     torch._dynamo.reset()
     with torch.no_grad():

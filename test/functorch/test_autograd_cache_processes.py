@@ -135,7 +135,7 @@ def test_damaged_entry(tmp_path, filled, damage):
     (entry,) = (path for path in (tmp_path / "aotautograd").rglob("*") if path.is_file() and path.name[0] != ".")
     entry.write_bytes(_garbage().get(damage, entry.read_bytes()[:200]))
     counts, warnings = run(tmp_path, 2)
-    # The program is compiled anew and saved beside the damaged entry, which is told of once.
+    # The program is compiled anew and saved beside the damaged entry, which is reported once.
     assert counts == {"hit": 1, "miss": 1, "bypass": 0}
     assert len(warnings) == 1 and "cannot be read" in warnings[0], warnings
     assert run(tmp_path, 2)[0] == {"hit": 2, "miss": 0, "bypass": 0}

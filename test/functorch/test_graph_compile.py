@@ -1,4 +1,4 @@
-"""A graph is put into words where somebody reads them, and nowhere else."""
+"""A graph is printed only if a log or a cache entry wants it."""
 
 from __future__ import annotations
 

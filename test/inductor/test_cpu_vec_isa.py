@@ -77,7 +77,7 @@ def test_a_cache_folder_that_is_gone_by_then_is_no_answer(asked):
 @needs_vectors
 def test_a_forked_process_waits_for_nobody(asked, monkeypatch):
     with fresh_cache(), patch.object(cpu_vec_isa.threading, "Thread"):
-        ask()  # and nobody answers
+        ask()  # and no answer comes
     assert not any(answer.done() for answer in asked.values())
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert not cpu_vec_isa.known_to_work(HERE[0], VecISA._avx_code)

@@ -35,7 +35,7 @@ def test_all_kinds(toy):
 
 
 def test_no_stale_binding(toy):
-    """Modules, classes, dispatch tables, registries: nobody holds a replaced object."""
+    """Modules, classes, dispatch tables, registries: none holds a replaced object."""
     result = toy.run(
         "import torch, torch._dynamo, torch._inductor.compile_fx\n"
         "import torch._dynamo.backends.debugging as debugging\n"

@@ -1,4 +1,4 @@
-"""Programs whose regions append to lists of the caller's, and come by them by other ways besides."""
+"""Programs whose regions append to lists of the caller's, and reach them by other paths besides."""
 
 from testing.deferred_programs import Plain
 

@@ -459,7 +459,7 @@ def list_that_is_come_by_in_two_ways(mark):
 
 
 class Numbered(nn.Module):
-    """A block with a number that finds its slot, a scale that is one of two, and a name that nobody reads."""
+    """A block with a number that finds its slot, a scale that is one of two, and a name that nothing reads."""
 
     def __init__(self, number):
         super().__init__()

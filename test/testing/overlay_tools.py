@@ -125,7 +125,7 @@ SCOPE = '''
 '''
 
 ERRORS = '''
-    """An extension of a module that nobody has imported yet."""
+    """An extension of a module that is not imported yet."""
     from torch_regions.overlay import replaces, stock
 
     @replaces
@@ -219,7 +219,7 @@ def stock_text(name: str) -> str:
     return (TORCH / name).read_text()
 
 
-# Whoever holds a stock object that was replaced, found without the loader's own walk.
+# Holders of stock objects that were replaced, found without the loader's own walk.
 STALE = """
     import gc, sys, types
     from torch_regions import overlay, status

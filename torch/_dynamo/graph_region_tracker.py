@@ -97,7 +97,7 @@ class GraphRegionTracker:
     def __init__(self) -> None:
         # node -> number of the global state under which it was recorded.
         self._state_of_node: dict[Node, int] = {}
-        # node -> code and place of the instruction of the program that recorded it.
+        # node -> code and offset of the instruction of the program that recorded it.
         self._instruction_of_node: dict[Node, tuple[types.CodeType, int | None]] = {}
         # global state -> its number; a frame sees few different ones.
         self._state_numbers: dict[GlobalStateKey, int] = {}

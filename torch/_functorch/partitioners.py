@@ -39,5 +39,5 @@ def solve_min_cut(
     if rest is None:
         return solve(joint_graph, node_info, min_cut_options, dont_ban)
     saved, banned = solve(rest, node_info, min_cut_options, dont_ban)
-    order = {node: place for place, node in enumerate(joint_graph.nodes)}
+    order = {node: index for index, node in enumerate(joint_graph.nodes)}
     return sorted([*saved, *settled.saved], key=order.__getitem__), banned

@@ -28,8 +28,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch.fx import Graph, GraphModule, Node
 
 
-# In the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the places of the operands
-# that it writes to.
+# In the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the indices of the
+# operands that it writes to.
 OUTLINED = "region_outlined"
 
 
@@ -81,22 +81,22 @@ def known_results(
     if len(inputs) != len(operands) or not all(map(_alike, inputs, operands)):
         return None
     every = examples_of_results(body, name)
-    there = [place for place, value in enumerate(nodes_of_results(body)) if value is not None]
-    outputs = [every[place] for place in there]
+    there = [index for index, value in enumerate(nodes_of_results(body)) if value is not None]
+    outputs = [every[index] for index in there]
     if any(looks(value) is None for value in outputs):
         return None
     if name == "example_value" or not _share_memory(inputs, outputs):
         found: Sequence[Any] = _fresh(outputs, mode)
     elif aliases and mode is not None:
         nodes = nodes_of_results(body)
-        found = _as_in_body(mode, dict(zip(taken, operands)), [nodes[place] for place in there])
+        found = _as_in_body(mode, dict(zip(taken, operands)), [nodes[index] for index in there])
     else:
         return None
     if len(found) != len(outputs) or not all(map(_alike, outputs, found)):
         return None
     made: list[torch.Tensor | None] = [None] * len(every)
-    for place, value in zip(there, found):
-        made[place] = value
+    for index, value in zip(there, found):
+        made[index] = value
     _verify(subgraph, operands, made, mode)
     return tuple(made)
 

@@ -76,8 +76,8 @@ def _of_outlined(body: torch.fx.GraphModule, operands: tuple[Any, ...]) -> Any:
     schema = HopSchemaGenerator(torch.ops.higher_order.invoke_subgraph)
     schema.add_arg("subgraph", body)
     schema.add_arg("identifier", "")
-    for place, operand in enumerate(operands):
-        schema.add_arg(f"arg{place}", operand, is_mutated=place in body.meta[OUTLINED])
+    for index, operand in enumerate(operands):
+        schema.add_arg(f"arg{index}", operand, is_mutated=index in body.meta[OUTLINED])
     for example in examples_of_results(body):
         schema.add_output(example)
     return schema.gen_schema()

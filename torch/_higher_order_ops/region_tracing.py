@@ -104,13 +104,13 @@ def _track(tracer: Any, mode: FakeTensorMode, call: Any, results: Sequence[Any],
     with no_python_dispatcher(), in_kernel_invocation_manager(mode):
         under = [None if result is None else torch.ops.aten.detach.default(result) for result in results]
     examples: list[torch.Tensor | None] = [None] * len(results)
-    for place, (result, meta) in enumerate(zip(results, under)):
-        item = call[place]
+    for index, (result, meta) in enumerate(zip(results, under)):
+        item = call[index]
         if meta is None:
             continue
-        example = examples[place] = plain_fake(mode, meta, result.fake_device)
+        example = examples[index] = plain_fake(mode, meta, result.fake_device)
         set_proxy_slot(result, tracer, _ProxyTensor(item, None))
         item.node.meta["val"] = example
-        known = made_of[place].meta.get("tensor_meta")
+        known = made_of[index].meta.get("tensor_meta")
         item.node.meta["tensor_meta"] = known if _is_of(known, example) else _extract_tensor_metadata(example)
     call.node.meta["val"] = tuple(examples)

@@ -61,8 +61,8 @@ def _entry(content: bytes) -> Any:
     return entry
 
 
-def _say(place: str, error: Exception) -> None:
-    if place not in _unreadable:
-        _unreadable.add(place)
-        log.warning("cache entry %s cannot be read, and is compiled anew: %s: %s", place, type(error).__name__, error)
+def _say(where: str, error: Exception) -> None:
+    if where not in _unreadable:
+        _unreadable.add(where)
+        log.warning("cache entry %s cannot be read, and is compiled anew: %s: %s", where, type(error).__name__, error)
         log.debug("why it cannot be read", exc_info=error)

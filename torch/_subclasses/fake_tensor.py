@@ -63,7 +63,7 @@ def _is_static(context: Any) -> bool:
 
 
 def fake_of_parameter(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, context: Any) -> FakeTensor | None:
-    """The fake tensor of ``t``, which ``converter`` has not met; None when stock is to make it."""
+    """The fake tensor of ``t``, which ``converter`` does not know; None when stock is to make it."""
     from torch._subclasses.plain_parameter import is_plain_parameter
 
     meta = converter.meta_converter

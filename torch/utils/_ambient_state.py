@@ -43,10 +43,10 @@ _AMBIENT = 4
 _AUTOCASTS, _ATTENTION, _OTHERS = 4, 6, 7
 
 
-def _precision(place: tuple[str, str]) -> str:
+def _precision(setting: tuple[str, str]) -> str:
     # Not torch.get_float32_matmul_precision() and its like: they raise where backends were given precisions of their
     # own. Where none was given, it is that of float32.
-    found: str = torch._C._get_fp32_precision_getter(*place)
+    found: str = torch._C._get_fp32_precision_getter(*setting)
     return "ieee" if found == "none" else found
 
 

@@ -101,7 +101,7 @@ def test_when_planning_fails_the_calls_stay_flat(monkeypatch):
 
 
 def test_every_reason_is_reached_by_a_test():
-    # NOT_REPEATED is of regions that nobody asked for: test_automatic_regions.py.
+    # NOT_REPEATED is of regions that the program did not mark: trace/test_automatic.py.
     others = {RegionInlineReason.FAILED, RegionInlineReason.NOT_REPEATED}
     assert others.union(REACHED) == set(RegionInlineReason)
 

@@ -24,7 +24,7 @@ MAX_REMEMBERED = 64
 MAX_TOLD = 1000
 # Entries of the folder that a miss is compared with, the latest ones.
 MAX_READ = 64
-# Nodes of which a digest is kept; a difference further down is told without its place.
+# Nodes of which a digest is kept; a difference further down is reported without its index.
 MAX_NODES = 4096
 # The name begins with a dot, so lookups pass it over.
 FILE = ".parts.json"
@@ -95,9 +95,9 @@ def _differing(ours: Summary, other: Summary) -> list[str]:
 
 
 def _common_nodes(ours: Summary, other: Summary) -> int:
-    for place, (one, two) in enumerate(zip(ours.nodes, other.nodes, strict=False)):
+    for index, (one, two) in enumerate(zip(ours.nodes, other.nodes, strict=False)):
         if one != two:
-            return place
+            return index
     return min(len(ours.nodes), len(other.nodes))
 
 
@@ -106,18 +106,18 @@ def _difference(ours: Summary, other: Summary, parts: KeyParts) -> str:
     why = PARTS.get(first)
     text = f"differs in {first}" + (f" (else {why})" if why else "")
     if first == "graph":
-        text += f", first at {_place(_common_nodes(ours, other), parts)}"
+        text += f", first at {_location(_common_nodes(ours, other), parts)}"
     return text + (f"; also in {', '.join(more)}" if more else "")
 
 
-def _place(place: int, parts: KeyParts) -> str:
+def _location(index: int, parts: KeyParts) -> str:
     assert parts.graph is not None
     for number, records in enumerate(parts.graph.records):
-        if place < len(records):
+        if index < len(records):
             return (
-                f"node {place} of {'the graph' if number == 0 else f'body {number}'}, {_words(records[place], parts)}"
+                f"node {index} of {'the graph' if number == 0 else f'body {number}'}, {_words(records[index], parts)}"
             )
-        place -= len(records)
+        index -= len(records)
     return "its end"
 
 

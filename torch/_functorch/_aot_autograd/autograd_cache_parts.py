@@ -31,7 +31,7 @@ PARTS: dict[str, str] = {
     "specialization": "code for one size would run where the program asks for code for another, or for all",
     "symbols": "code that relies on the range of a size would run for sizes outside of it",
     "shared_memory": "code for separate inputs would run on overlapping ones, and lose writes",
-    "aot_config": "inputs would be passed at other places, or mutations written back where they were not",
+    "aot_config": "inputs would be passed at other indices, or mutations written back where they were not",
     "grad_enabled": "a program without a backward would run where one is needed",
     "autocast_state": "operators would compute in another dtype",
     "ambient": "kernels would be chosen for other precision, determinism or inference mode",
@@ -136,7 +136,7 @@ def key_parts(
     for name, value in vars(details).items():
         if name not in _STOOD_FOR:
             parts.add(name, serialize(value))
-    # Last: symbols that were met in other parts have a number by now.
+    # Last: symbols that occur in other parts have a number by now.
     parts.add("symbols", serialize(symbols.facts()))
     return parts
 

@@ -37,7 +37,7 @@ Describe = Callable[[Node], Any]
 Note [Numbers for names]
 
 A record may name another node only by its number, so no name of a placeholder, an intermediate value or an attribute
-gets into the result.  The numbers are the places of the nodes in a walk that any two equal graphs have in common:
+gets into the result.  The numbers are the indices of the nodes in a walk that any two equal graphs have in common:
 
 - placeholders first, in their order: it is the calling convention;
 - then, for each node that must stay in its place (a "fixed" node: it writes, draws random numbers, changes global
@@ -52,7 +52,7 @@ before it.  Two graphs with equal records have the same fixed nodes in the same 
 free ones, of which any topological order computes the same.
 
 What is looked up by a string in the graph module becomes a number too: bodies of higher-order operators by first
-use, parameters and buffers by their place among the inputs of AOTAutograd, identifiers of regions by first use.
+use, parameters and buffers by their index among the inputs of AOTAutograd, identifiers of regions by first use.
 """
 
 
@@ -106,7 +106,7 @@ class CanonicalGraph:
         self.targets: list[Any] = []
         self.numbers_of_targets: dict[Any, int] = {}
         self.examples: dict[Any, Node] = {}
-        self._places = _places_of_inputs(root)
+        self._indices = _indices_of_inputs(root)
         self.body(root)
         for name in _BODIES_BY_NAME:
             if isinstance(getattr(root, name, None), GraphModule):
@@ -118,7 +118,7 @@ class CanonicalGraph:
         self.examples.clear()
 
     def body(self, module: GraphModule) -> int:
-        """Number of a body; its records are made when it is first met."""
+        """Number of a body; its records are made when the walk first comes to it."""
         found = self._numbers.get(id(module))
         if found is None:
             found = self._numbers[id(module)] = len(self.modules)
@@ -135,17 +135,17 @@ class CanonicalGraph:
         if isinstance(value, torch.nn.Module):
             return self._plain_module(value)
         if isinstance(value, torch.Tensor):
-            places = self._places.get(id(value))
-            if places is None:
+            indices = self._indices.get(id(value))
+            if indices is None:
                 # AOTAutograd would bake its elements into the program.
                 raise UnkeyableGraph(f"{name} is a tensor that is neither a parameter nor a buffer")
-            return ("input", *places)
+            return ("input", *indices)
         return ("object", self.serialize(value))
 
     def _plain_module(self, module: torch.nn.Module) -> tuple[Any, ...]:
         number = self._other_modules.setdefault(id(module), len(self._other_modules))
         tensors = (*module.parameters(), *module.buffers())
-        return ("module", number, self.serialize(module), [self._places.get(id(t)) for t in tensors])
+        return ("module", number, self.serialize(module), [self._indices.get(id(t)) for t in tensors])
 
     def identifier(self, name: str) -> tuple[str, int]:
         """Key of the name under which a region's calls share what is compiled."""
@@ -291,16 +291,16 @@ class _Walk:
 _META_KEYS = frozenset({*_META_READ, _GROUP_META})
 
 
-def _places_of_inputs(root: GraphModule) -> dict[int, tuple[int, ...]]:
-    """Where AOTAutograd passes each parameter and buffer: id -> places among the lifted inputs."""
-    places: dict[int, tuple[int, ...]] = {}
+def _indices_of_inputs(root: GraphModule) -> dict[int, tuple[int, ...]]:
+    """Where AOTAutograd passes each parameter and buffer: id -> indices among the lifted inputs."""
+    indices: dict[int, tuple[int, ...]] = {}
     lifted: Iterable[Any] = (
         *(t for _, t in root.named_parameters(remove_duplicate=False)),
         *(t for _, t in root.named_buffers(remove_duplicate=False)),
     )
-    for place, tensor in enumerate(lifted):
-        places[id(tensor)] = (*places.get(id(tensor), ()), place)
-    return places
+    for index, tensor in enumerate(lifted):
+        indices[id(tensor)] = (*indices.get(id(tensor), ()), index)
+    return indices
 
 
 def _target_key(target: Any) -> Any:

@@ -101,14 +101,14 @@ def _expressions(inputs: Sequence[Any]) -> Iterator[Any]:
 def shared_memory(inputs: Sequence[Any]) -> list[Any]:
     """Which inputs share memory, and how: AOTAutograd compiles a program that writes to one of them for that."""
     users: dict[StorageWeakRef, list[int]] = {}
-    for place, value in enumerate(inputs):
+    for index, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.layout == torch.strided and not _is_wrapper(value):
-            users.setdefault(StorageWeakRef(value.untyped_storage()), []).append(place)
+            users.setdefault(StorageWeakRef(value.untyped_storage()), []).append(index)
     shared = []
-    for places in users.values():
-        if len(places) > 1:
-            first = {id(inputs[p]): p for p in reversed(places)}
-            shared.append([_view(p, inputs, first) for p in places])
+    for indices in users.values():
+        if len(indices) > 1:
+            first = {id(inputs[p]): p for p in reversed(indices)}
+            shared.append([_view(p, inputs, first) for p in indices])
     return shared
 
 
@@ -116,9 +116,9 @@ def _is_wrapper(value: torch.Tensor) -> bool:
     return type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter)
 
 
-def _view(place: int, inputs: Sequence[Any], first: dict[int, int]) -> tuple[Any, ...]:
-    tensor = inputs[place]
+def _view(index: int, inputs: Sequence[Any], first: dict[int, int]) -> tuple[Any, ...]:
+    tensor = inputs[index]
     base = tensor._base
     # The same tensor twice, a view of another input, views of one base: each is handled in its own way.
     seen = None if base is None else first.setdefault(id(base), -1 - len(first))
-    return place, first[id(tensor)], tensor.storage_offset(), seen, base is not None and base.requires_grad
+    return index, first[id(tensor)], tensor.storage_offset(), seen, base is not None and base.requires_grad

@@ -72,7 +72,7 @@ def _put_back(module: torch.nn.Module, chosen: Callable[[GraphModule, Node], boo
 
 class _Levels:
     def __init__(self) -> None:
-        # identifier -> the level at which it keeps its name: the first at which it is met
+        # identifier -> the level at which it keeps its name: the first at which it is found
         self._level: dict[str, int] = {}
         # (identifier, level) -> the copy for that level, and its identifier
         self._copies: dict[tuple[str, int], tuple[str, GraphModule]] = {}

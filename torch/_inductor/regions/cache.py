@@ -259,7 +259,7 @@ class CachedBody:
     memory: RegionMemory
     # Which operands the body may write over is known only when its calls are in their order (regions/donation.py).
     # So there is code for each such choice; that for another one would write over what is still to be read.
-    codes: dict[str, BodyCode]  # places of donated operands to code
+    codes: dict[str, BodyCode]  # indices of donated operands to code
 
 
 def save(key: str, body: CachedBody) -> None:

@@ -46,10 +46,10 @@ def given_away_by(graph: Any) -> OrderedSet[str]:
     return graph.given_away  # type: ignore[no-any-return]
 
 
-def donate(body: Any, places: list[int]) -> None:
-    """Makes the operands of a lowered body at ``places`` its own, before its code is generated."""
-    for place in places:
-        name = body.graph_input_names[place]
+def donate(body: Any, indices: list[int]) -> None:
+    """Makes the operands of a lowered body at ``indices`` its own, before its code is generated."""
+    for index in indices:
+        name = body.graph_input_names[index]
         operand = body.graph_inputs_original[name]
         donated = ir.DonatedBuffer(name=name, layout=operand.get_layout())
         body.graph_inputs_original[name] = body.graph_inputs[name].data.data = donated
@@ -69,11 +69,11 @@ def _dying_in_every_call(subgraph: Any, around: Any) -> list[int]:
     scheduled = {node.get_name(): node for node in around.scheduler.nodes}
     if any(call.get_operation_name() not in scheduled for call in calls):
         return []
-    places = set(range(len(calls[0].inputs))) - kept
+    indices = set(range(len(calls[0].inputs))) - kept
     own_inputs = _own_inputs(around)
     for call in calls:
-        places &= _dying(call, scheduled[call.get_operation_name()], around, own_inputs)
-    return sorted(places)
+        indices &= _dying(call, scheduled[call.get_operation_name()], around, own_inputs)
+    return sorted(indices)
 
 
 def _own_inputs(around: Any) -> set[str]:
@@ -94,10 +94,10 @@ def _dying(call: Any, node: Any, around: Any, own_inputs: set[str]) -> set[int]:
     # If one buffer aliases another, count both as operands, so that neither is donated.
     times = Counter(owner for name in names for owner in _owners(name, around))
     return {
-        place
-        for place, (name, buffer) in enumerate(zip(names, buffers))
+        index
+        for index, (name, buffer) in enumerate(zip(names, buffers))
         if name in node.last_usage and times[name] == 1 and (name in own_inputs or name not in around.graph_inputs)
-        if _may_reuse(buffer, around) and _is_whole(call.inputs[place], buffer)
+        if _may_reuse(buffer, around) and _is_whole(call.inputs[index], buffer)
     }
 
 

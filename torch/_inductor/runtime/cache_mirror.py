@@ -36,16 +36,16 @@ def _writable(folder: str) -> bool:
         os.makedirs(folder, exist_ok=True)
     except OSError:
         return False
-    places = [folder, *(os.path.join(folder, name) for name in _WRITTEN)]
-    return all(os.access(place, os.W_OK | os.X_OK) for place in places if os.path.exists(place))
+    paths = [folder, *(os.path.join(folder, name) for name in _WRITTEN)]
+    return all(os.access(path, os.W_OK | os.X_OK) for path in paths if os.path.exists(path))
 
 
 def _mirror(folder: str) -> str:
     mirror = tempfile.mkdtemp(prefix="torchinductor_mirror_")
     atexit.register(_remove, mirror, os.getpid())
     files = 0
-    for place, _, names in os.walk(folder):
-        target = os.path.join(mirror, os.path.relpath(place, folder))
+    for path, _, names in os.walk(folder):
+        target = os.path.join(mirror, os.path.relpath(path, folder))
         os.makedirs(target, exist_ok=True)
         files += len(names)
         if files > MAX_MIRRORED_FILES:
@@ -54,7 +54,7 @@ def _mirror(folder: str) -> str:
             # Writers put a new file under the name, so a link is replaced and never written through. Locks are
             # opened in place.
             if not name.endswith(".lock"):
-                os.symlink(os.path.join(place, name), os.path.join(target, name))
+                os.symlink(os.path.join(path, name), os.path.join(target, name))
     log.warning("the cache folder %s cannot be written to; what is compiled is kept in %s", folder, mirror)
     return mirror
 

@@ -97,7 +97,7 @@ class Tied(nn.Module):
 
 def test_one_block_called_in_a_loop():
     check(Tied, X)
-    # The first call has no twin yet: nothing says that there will be a second.
+    # No other block has its structure yet: nothing says that there will be a second.
     assert names("Block") == ["TRACED", "REUSED", "REUSED", "REUSED"]
 
 
@@ -170,7 +170,7 @@ class Scaled(nn.Module):
 
 def test_a_shape_that_disappoints_is_left_alone():
     check(lambda: Stack([Scaled(k) for k in range(12)]), X)
-    # Each has a number of its own in an operator; after some tries nobody asks any more.
+    # Each has a number of its own in an operator; after some tries the policy asks no more.
     assert 0 < len(outcomes_of("Scaled")) <= 4
     assert {o.outcome for o in outcomes_of("Scaled")} == {Outcome.INLINED}
 

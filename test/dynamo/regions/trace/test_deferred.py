@@ -1,4 +1,4 @@
-"""Constants that a call is made with: read when somebody asks for their value, and not before.
+"""Constants that a call is made with: read when the program asks for their value, and not before.
 
 And what a call changes outside of it, which is done again for a call that is stamped out.
 """

@@ -22,7 +22,7 @@ def _run(make, *numbers, calls=2):
 
 
 def argument(mark):
-    """A region is given a sum of a number that nobody looked at, which no source says."""
+    """A region is given a sum of a number that the program has not looked at, which no source says."""
     region = mark(lambda x, n: (x.sin(), n * 2))
 
     def program(x, n):

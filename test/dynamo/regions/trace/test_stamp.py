@@ -76,7 +76,7 @@ def chain(layers, x):
 
 
 def test_equal_layers_are_traced_once():
-    # The first layer's input is the frame's, which nobody has looked at before; the others' are intermediates.
+    # The first layer's input is the frame's, which Dynamo has not looked at before; the others' are intermediates.
     assert agrees(functools.partial(chain, blocks(6)), X) == {"traced": 1, "reused": 5}
 
 

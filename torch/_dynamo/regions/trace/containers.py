@@ -71,7 +71,7 @@ class Watch:
             if tx.output.side_effects.is_modified(container):
                 continue
             kept = dict(elements(container))
-            lazy = {place: _lazy(found, container.source, resolve) for place, found in kept.items()}
+            lazy = {index: _lazy(found, container.source, resolve) for index, found in kept.items()}
             _put(container, lazy)
             self._kept.append((container, kept, lazy))
 
@@ -79,7 +79,7 @@ class Watch:
         """Puts back what was there."""
         for container, kept, lazy in self._kept:
             now = dict(elements(container))
-            _put(container, {place: kept[place] for place in now if place in lazy and now[place] is lazy[place]})
+            _put(container, {index: kept[index] for index in now if index in lazy and now[index] is lazy[index]})
 
 
 def elements(container: Any) -> Iterable[tuple[Any, VariableTracker]]:
@@ -87,8 +87,8 @@ def elements(container: Any) -> Iterable[tuple[Any, VariableTracker]]:
 
 
 def _put(container: Any, trackers: dict[Any, VariableTracker]) -> None:
-    for place, tracker in trackers.items():
-        container.items[place] = tracker
+    for index, tracker in trackers.items():
+        container.items[index] = tracker
 
 
 def _lazy(found: VariableTracker, base: Any, resolve: Resolver) -> VariableTracker:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch._dynamo.regions.release import settled
 from torch._dynamo.regions.trace.events import Recorder
-from torch._dynamo.regions.trace.expressions import Expression, Given
+from torch._dynamo.regions.trace.expressions import ArgumentValue, Expression
 from torch._dynamo.regions.trace.substitution import resolver
 from torch._dynamo.source import ConstantSource
 from torch._dynamo.variables.base import VariableTracker
@@ -223,7 +223,7 @@ def hold(tracker: VariableTracker, made: list[DeferredConstant], opened: OpenedT
         return tracker
     if deferred_type(tracker) is None:
         return tracker
-    made.append(DeferredConstant(tracker, constant_of(tracker), Given(len(made))))
+    made.append(DeferredConstant(tracker, constant_of(tracker), ArgumentValue(len(made))))
     return made[-1]
 
 

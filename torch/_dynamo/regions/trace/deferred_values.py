@@ -20,7 +20,7 @@ from torch._dynamo.regions.trace.deferred import (
     deferred_type,
 )
 from torch._dynamo.regions.trace.events import RECORDERS, Recorder
-from torch._dynamo.regions.trace.expressions import Applied, Behind, Bound, Expression
+from torch._dynamo.regions.trace.expressions import Applied, BindingValue, Expression, SourceValue
 from torch._dynamo.source import GlobalSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
@@ -85,7 +85,7 @@ class DeferredValues:
         # Other elements of the same containers, which the call did not look at.
         self.untouched: set[Source] = set()
         # what a global or cell is bound to -> the held constant that stands for it
-        self.bound: dict[Bound, DeferredConstant] = {}
+        self.bound: dict[BindingValue, DeferredConstant] = {}
 
     def _is_only(self, tx: InstructionTranslatorBase) -> bool:
         """Whether this is the only call that is being traced."""
@@ -129,9 +129,9 @@ class DeferredValues:
         """What stands for a constant that the frame has bound a global or a cell to before the call."""
         if deferred_type(value) is None:
             return value
-        return self._bound(Bound(tracker if isinstance(tracker, CellVariable) else tracker.source, name), value)  # type: ignore[arg-type]
+        return self._bound(BindingValue(tracker if isinstance(tracker, CellVariable) else tracker.source, name), value)  # type: ignore[arg-type]
 
-    def _bound(self, where: Bound, value: VariableTracker) -> DeferredConstant:
+    def _bound(self, where: BindingValue, value: VariableTracker) -> DeferredConstant:
         if where not in self.bound:
             self.bound[where] = self.add(DeferredConstant(value, constant_of(value), where))
         return self.bound[where]
@@ -152,7 +152,9 @@ class DeferredValues:
             self.recorder.sources.update(s for s in unseen if s is not None)  # a number that Dynamo treats as symbolic
             return looked
         pairs = zip(looked, unseen, strict=True)
-        return [a if source is None else self._bound(Bound(source, source.global_name), a) for a, source in pairs]
+        return [
+            a if source is None else self._bound(BindingValue(source, source.global_name), a) for a, source in pairs
+        ]
 
     def apply(self, tx: InstructionTranslatorBase, fn: Any, args: list[VariableTracker]) -> VariableTracker | None:
         """The held result of a builtin function; None when it has to be computed as usual."""
@@ -203,7 +205,7 @@ class DeferredValues:
         element = element_at(tx, found, lazy.deferred_value if type(key) is DeferredConstant else lazy.original_value())
         if element is None and type(found) in (ListVariable, ConstDictVariable):
             INDEXED.of(tx.output)[id(found)] = found
-        if element is None or (isinstance(expression, Behind) and not self._is_constant(tx, key)):
+        if element is None or (isinstance(expression, SourceValue) and not self._is_constant(tx, key)):
             return None
         value, source = element.original_value(), element.original_source()  # type: ignore[attr-defined]
         if tx.output.variable_tracker_cache.get(source) is element:
@@ -218,7 +220,7 @@ class DeferredValues:
         if type(key) is DeferredConstant:
             return key.expression if key.deferred is self else None
         if type(key) is LazyConstantVariable and not key.is_realized():
-            return Behind(key.original_source()) if key.peek_type() in (int, str) else None
+            return SourceValue(key.original_source()) if key.peek_type() in (int, str) else None
         return None
 
     def _is_constant(self, tx: InstructionTranslatorBase, key: Any) -> bool:

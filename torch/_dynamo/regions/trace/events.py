@@ -36,8 +36,8 @@ class Recorder(Protocol):
     def load(self, item: Any, name: str, value: Any) -> Any:
         """Hears that the program reads ``name`` of ``item``, bound to ``value``; returns what the call gets to see."""
 
-    def adopt(self, sources: Any, met: Any) -> None:
-        """Takes over what a call that was stamped out inside this one would have met."""
+    def adopt(self, sources: Any, read: Any) -> None:
+        """Takes over what a call that was stamped out inside this one would have read."""
 
     def unrecorded(self) -> contextlib.AbstractContextManager[None]:
         """What is read meanwhile is not what the call reads."""

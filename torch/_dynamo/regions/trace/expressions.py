@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from torch._guards import Source
 
 
-class Given(NamedTuple):
+class ArgumentValue(NamedTuple):
     """A constant among the arguments, by its number in their order."""
 
     number: int
 
 
-class Behind(NamedTuple):
+class SourceValue(NamedTuple):
     """The constant at a source."""
 
     source: Source
 
 
-class Bound(NamedTuple):
+class BindingValue(NamedTuple):
     """The constant that a global or a cell is bound to: a cell by the frame, a global by the frame or before it."""
 
     # Of a global, its source: Dynamo makes a tracker each time that it is bound.
@@ -56,14 +56,14 @@ class Applied(NamedTuple):
         return 1 + max((p.depth for p in self.parts if isinstance(p, Applied)), default=0)
 
 
-Expression = Given | Behind | Bound | Applied
+Expression = ArgumentValue | SourceValue | BindingValue | Applied
 
 
 def value_of(expression: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The value of ``expression``, where ``leaf`` gives that of a Given, Behind or Bound.
+    """The value of ``expression``, where ``leaf`` gives that of an argument, a source or a binding.
 
     Raises what its functions raise.
     """
     if isinstance(expression, Applied):
         return expression.fn(*(value_of(part, leaf) for part in expression.parts))
-    return leaf(expression) if isinstance(expression, (Given, Behind, Bound)) else expression
+    return leaf(expression) if isinstance(expression, (ArgumentValue, SourceValue, BindingValue)) else expression

@@ -9,8 +9,8 @@ at the substituted source in the new call.  The call may be reused when
 - ``old(s) -> new(s)`` is one to one *by identity*: equal ones only to equal ones, distinct ones to distinct ones.  Only
   plain constants (``objects.EXACT``) go by value; what kind of object it is, and whether Dynamo tracks it, is no
   matter;
-- an object that the call met by a source that no argument leads to (a global, a cell, another layer's name for it) goes
-  to itself, as that source is the same in every call;
+- an object that the call read at a source that no argument leads to (a global, a cell, another layer's name for it)
+  goes to itself, as that source is the same in every call;
 - every fact holds of the image: each guard on the source (guard_facts.py), what tracing sees without a guard
   (``unguarded_state``, ``tensor_state``), and that the frame has changed none of it since.
 
@@ -33,7 +33,7 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.regions.keys import constant_key, lifted_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.containers import SubscriptPath
-from torch._dynamo.regions.trace.expressions import Behind, Given, value_of
+from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.guard_facts import OF_VALUES
 from torch._dynamo.regions.trace.objects import EXACT, is_a, unguarded_state
@@ -104,9 +104,9 @@ def _check_deferred(
     condition = entry.condition
 
     def leaf(expression: Any) -> Any:
-        if isinstance(expression, Given):
+        if isinstance(expression, ArgumentValue):
             return arguments.held[expression.number].as_python_constant()
-        if isinstance(expression, Behind):
+        if isinstance(expression, SourceValue):
             return value_at(resolve, substitution(expression.source))
         return expression.load(tx).as_python_constant()
 
@@ -185,7 +185,7 @@ def _check_alike(condition: Any, bindings: list[SourceBinding], actions: GuardAc
 
 
 def _check_unchanged(tx: InstructionTranslatorBase, condition: Any) -> None:
-    """Whether what the traced call met is as it was then."""
+    """Whether what the traced call read is as it was then."""
     if changed := changed_among(tx, condition.read_objects):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     for tracker, state in condition.unmoved_tensors:
@@ -301,7 +301,7 @@ def keep_class_lookups(match: Match) -> None:
 
 
 def read_by(match: Match) -> tuple[list[Source], list[VariableTracker]]:
-    """Sources that tracing the call would have asked for, and trackers of existing objects that it would have met."""
+    """Sources that tracing the call would have asked for, and trackers of existing objects that it would have read."""
     condition: Any = match.entry.condition
     behind = (*condition.sources, *(path.element for path in condition.paths), *condition.indices)
     return [*map(match.actions.substitution, behind), *condition.unmoved.values()], condition.read_objects

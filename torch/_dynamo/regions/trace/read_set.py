@@ -10,7 +10,7 @@ set is not what was recorded; it is all that may have been read:
   by this call or before, and every tracker there is.  Each must hold again behind the new
   argument.  It is a little more than was read, and never less.
 - *elsewhere*: such a source is the same source in every call, so the same real object answers.  Only
-  what the frame itself changes meanwhile can differ.  For that, the objects that the call met are
+  what the frame itself changes meanwhile can differ.  For that, the objects that the call read are
   kept (``ReadSetRecorder.read_objects``); a change of one that is pending refuses.
 
 What a guard does not say although tracing looks at it is compared besides: a module's hooks, an
@@ -149,14 +149,14 @@ class ReadSetRecorder:
         """Whether the call left an effect that is no change of an object: a hook, a random number."""
         return self._count() != self._counts
 
-    def adopt(self, sources: Iterable[Source], met: Iterable[VariableTracker]) -> None:
-        """Takes over what a call that was stamped out inside this one would have met."""
+    def adopt(self, sources: Iterable[Source], read: Iterable[VariableTracker]) -> None:
+        """Takes over what a call that was stamped out inside this one would have read."""
         self.sources.update(sources)
         # What can never be changed is no pending state.
-        self.read_pending += [t for t in met if t.source is None and t.mutation_type is not None]
+        self.read_pending += [t for t in read if t.source is None and t.mutation_type is not None]
 
     def changed_autograd_state(self, tracker: VariableTracker) -> bool:
-        """Whether the call changed that or how autograd records a tensor that it met."""
+        """Whether the call changed that or how autograd records a tensor that it read."""
         before = self._autograd.get(id(tracker))
         if before is None and tracker.source is not None:
             try:
@@ -176,7 +176,7 @@ class ReadSetRecorder:
         return [s for s in self.sources if (tracker := dict.get(cache, s)) is None or tracker.is_realized()]
 
     def read_objects(self) -> list[VariableTracker]:
-        """Trackers of the objects that the call met, by a source or through pending state."""
+        """Trackers of the objects that the call read, by a source or through pending state."""
         cache = self.tx.output.variable_tracker_cache
         found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
         return found + self.read_pending + self.loaded

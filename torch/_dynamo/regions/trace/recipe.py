@@ -1,7 +1,7 @@
 """The result of a traced call as a recipe: how to make another call's result out of its own parts.
 
-A recipe is a tree.  Its leaves are the values that the body computes (by the place of their node),
-the trackers that the call was made with (by the place of their leaf), values with a source
+A recipe is a tree.  Its leaves are the values that the body computes (by the index of their node),
+the trackers that the call was made with (by the index of their leaf), values with a source
 (substituted), and constants.  Its inner nodes are the containers and objects that the call made.
 """
 
@@ -17,7 +17,7 @@ from torch._dynamo import variables
 from torch._dynamo.regions.keys import Unkeyable, tensor_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import COMPUTED
-from torch._dynamo.regions.trace.expressions import Applied, Behind, Bound, Given
+from torch._dynamo.regions.trace.expressions import Applied, ArgumentValue, BindingValue, SourceValue
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
@@ -40,9 +40,9 @@ class Maker:
     """What a recipe needs of the call that it is carried out for."""
 
     tx: InstructionTranslatorBase
-    # place of a node in the body -> a tracker of its value
+    # index of a node in the body -> a tracker of its value
     computed: Callable[[int], VariableTracker]
-    # place of a leaf -> the tracker that the call was made with
+    # index of a leaf -> the tracker that the call was made with
     given: Callable[[int], VariableTracker]
     # source in the traced call -> tracker of what stands there in this one
     found: Callable[[Source], VariableTracker]
@@ -51,11 +51,11 @@ class Maker:
 
     def constant(self, expression: Any) -> VariableTracker:
         """The constant that ``expression`` is in this call; held back, if it comes from what a call around holds."""
-        if isinstance(expression, Given):
+        if isinstance(expression, ArgumentValue):
             return self.held[expression.number]
-        if isinstance(expression, Behind):
+        if isinstance(expression, SourceValue):
             return self.found(expression.source)
-        if isinstance(expression, Bound):
+        if isinstance(expression, BindingValue):
             return expression.load(self.tx)
         if isinstance(expression, Applied):
             parts = [self.constant(part) for part in expression.parts]
@@ -86,13 +86,13 @@ class RecipeWriter:
             # A constant is not known by its tracker, which may stand for an equal one.
             if known is not leaf.tracker and type(known) is not ConstantVariable:
                 self.given.setdefault(id(known), i)
-        self.places = {node: i for i, node in enumerate(nodes)}
+        self.indices = {node: i for i, node in enumerate(nodes)}
         # Storages that the call was made with: no result may live in one.
         self.outside = {
             storage
             for node in nodes
             for operand in node.all_input_nodes
-            if operand not in self.places
+            if operand not in self.indices
             for storage in value_storages(operand.meta.get("example_value"))
         }
         # Places of the body's nodes that the result is made of.
@@ -107,7 +107,7 @@ class RecipeWriter:
         Raises CannotReuse when it is of a kind that is not rebuilt, or cannot be without running the body.
         """
         recipe = self.write(tracker)
-        nodes = list(self.places)
+        nodes = list(self.indices)
         check_results(self.tx, [nodes[p].meta.get("example_value") for p in self.results], self.outside)
         return recipe
 
@@ -134,8 +134,8 @@ class RecipeWriter:
 
     def _write(self, tracker: Any) -> Recipe:
         kind = type(tracker)
-        if (place := self.given.get(id(tracker))) is not None:
-            return Recipe(lambda maker: maker.given(place), ("argument", place))
+        if (index := self.given.get(id(tracker))) is not None:
+            return Recipe(lambda maker: maker.given(index), ("argument", index))
         if kind in (TensorVariable, SymNodeVariable):
             return self._value(tracker)
         if tracker.source is not None:
@@ -174,8 +174,8 @@ class RecipeWriter:
 
     def write_target(self, tracker: VariableTracker) -> Recipe:
         """The recipe of an object that the call changes."""
-        if (place := self.given.get(id(tracker))) is not None:
-            return Recipe(lambda maker: maker.given(place), ("argument", place))
+        if (index := self.given.get(id(tracker))) is not None:
+            return Recipe(lambda maker: maker.given(index), ("argument", index))
         if isinstance(tracker, CellVariable):
             return Recipe(lambda maker: tracker, ("cell", id(tracker)))
         if isinstance(tracker, NewGlobalVariable):
@@ -196,17 +196,17 @@ class RecipeWriter:
 
     def _value(self, tracker: Any) -> Recipe:
         node = tracker.proxy.node
-        place = self.places.get(node)
+        index = self.indices.get(node)
         if self.tx.output.side_effects.store_attr_mutations.get(tracker):
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor with attributes of the user's")
-        if place is None:
+        if index is None:
             if tracker.source is None:
                 raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is returned")
             return self._from_source(tracker.source)
-        if place not in self.results:
-            self.results.append(place)
+        if index not in self.results:
+            self.results.append(index)
         takes_attributes = type(tracker.mutation_type) is AttributeMutationNew
-        return Recipe(lambda maker: _computed(maker, place, takes_attributes), ("result", place, takes_attributes))
+        return Recipe(lambda maker: _computed(maker, index, takes_attributes), ("result", index, takes_attributes))
 
     def _object(self, tracker: Any) -> Recipe:
         if type(tracker.mutation_type) is not AttributeMutationNew or tracker.cls_source is None:
@@ -231,9 +231,9 @@ class RecipeWriter:
         return Recipe(make, says)
 
 
-def _computed(maker: Maker, place: int, takes_attributes: bool) -> VariableTracker:
-    """The value at ``place``; as in tracing, the program may give it attributes if Dynamo tracks it as a new object."""
-    found = maker.computed(place)
+def _computed(maker: Maker, index: int, takes_attributes: bool) -> VariableTracker:
+    """The value at ``index``; as in tracing, the program may give it attributes if Dynamo tracks it as a new object."""
+    found = maker.computed(index)
     if takes_attributes and found.mutation_type is None:
         maker.tx.output.side_effects._track_obj(found.as_proxy(), found, mutation_type_cls=AttributeMutationNew)
     return found

@@ -127,8 +127,8 @@ def _check_pending(
     # What the call itself has changed is as it was before, if it was not changed then.
     now = {id(tracker) for tracker in existing if tracker not in recorder.before}
     roots = Roots(untouched)
-    met = (t for t in reachable(recorder.read_objects()) if not _is_under(t, roots))
-    if old := changed_among(tx, met, now):
+    captures = (t for t in reachable(recorder.read_objects()) if not _is_under(t, roots))
+    if old := changed_among(tx, captures, now):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
 
 
@@ -149,7 +149,7 @@ def _condition(
     known = _guards_by_source(tx)
     free = (recorder.deferred.indices - recorder.sources) | _lifted(recorder, resolve)
     indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
-    # In the order in which tracing met them: a reuse makes its guards, and the inputs of the graph, in that order.
+    # In the order in which tracing read them: a reuse makes its guards, and the inputs of the graph, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
     read = recorder.read_objects()
     looked_at, held = recorder.looked_at(), list(sources_held(read))
@@ -175,7 +175,7 @@ def _condition(
     # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
     own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
     ends = Roots(untouched)
-    met = [t for t in reachable(read) if id(t) not in own and not _is_under(t, ends)]
+    captures = [t for t in reachable(read) if id(t) not in own and not _is_under(t, ends)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
         behind.leaf_sources,
@@ -186,12 +186,12 @@ def _condition(
         tracked,
         _ties(values, unmoved),
         tensors,
-        _unmoved_tensors(recorder, behind, met),
+        _unmoved_tensors(recorder, behind, captures),
         recorder.deferred.specialized,
         recorder.deferred.paths,
         indices,
-        # What they hold is looked up now: what a container holds later on, without being changed, was not met.
-        met,
+        # What they hold is looked up now: what a container holds later on, without being changed, was not read.
+        captures,
         fixed.intersection(s for sources in behind.leaf_sources for s in sources),
         sorted(filter(behind.holds, tx.output.guard_on_key_order), key=operator.attrgetter("name")),
         None,
@@ -278,7 +278,7 @@ def _unmoved(
     behind: _Behind,
     resolve: Resolver,
 ) -> dict[int, Source]:
-    """Objects that are the same in every call, by id: met, or known, at a source that no argument leads to."""
+    """Objects that are the same in every call, by id: read, or known, at a source that no argument leads to."""
     found: dict[int, Source] = {}
     for source, value in _values([s for s in ways if not behind.begins(s)], resolve):
         found.setdefault(id(value), source)
@@ -324,14 +324,16 @@ def _tensors(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple
     return found
 
 
-def _unmoved_tensors(recorder: ReadSetRecorder, behind: _Behind, met: list[VariableTracker]) -> list[tuple[Any, Any]]:
-    """Trackers of the tensors that the call met and that no argument leads to, and their states.
+def _unmoved_tensors(
+    recorder: ReadSetRecorder, behind: _Behind, captures: list[VariableTracker]
+) -> list[tuple[Any, Any]]:
+    """Trackers of the tensors that the call read and that no argument leads to, and their states.
 
     The frame may change what another call sees of them: that autograd records them, their sizes.  Raises CannotReuse
     when the call itself did that to a tensor: then it saw it as it was before.
     """
     found = []
-    for tracker in met:
+    for tracker in captures:
         if isinstance(tracker, TensorVariable):
             if recorder.changed_autograd_state(tracker):
                 raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, name_of(tracker))
@@ -343,7 +345,7 @@ def _unmoved_tensors(recorder: ReadSetRecorder, behind: _Behind, met: list[Varia
 def _check_cells(
     tx: InstructionTranslatorBase, recorder: ReadSetRecorder, changed: list[VariableTracker], behind: set[int]
 ) -> None:
-    """Raises CannotReuse when the call met new contents of a cell behind an argument: another call has its own cell."""
+    """Raises CannotReuse when the call read new contents of a cell behind an argument: another call has its own."""
     known = tx.output.side_effects.id_to_variable
     own = {id(known[i]) for i in behind if i in known}
     if cell := next((b.where for b in recorder.deferred.bound if id(b.where) in own), None):

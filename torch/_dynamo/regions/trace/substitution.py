@@ -285,7 +285,7 @@ class GuardActions:
         return id(self.value(found)), source.index
 
     def known(self, value: Any) -> Source | None:
-        """The source that an object is known by: through its tracker, or where a call was stamped out that met it."""
+        """The source that an object is known by: through its tracker, or where a call was stamped out that read it."""
         tracker = self._trackers.get(id(value))
         if tracker is not None:
             return tracker.source
@@ -350,6 +350,6 @@ class GuardActions:
         return known is not None and known.name != self.substitution.of(binding).name
 
 
-# id of an object that a stamped call met -> what makes its source there. Dynamo has no tracker of it.
+# id of an object that a stamped call read -> what makes its source there. Dynamo has no tracker of it.
 STAMPED: PerFrame[dict[int, tuple[GuardActions, SourceBinding]]] = PerFrame(lambda _: {})
 _AT_KNOWN = (GuardAction.ALIAS, GuardAction.CLASS_LOOKUP, GuardAction.UNDER_ALIAS)

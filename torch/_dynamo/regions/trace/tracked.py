@@ -1,8 +1,8 @@
-"""Objects that stamped calls met: the frame knows them from then on, as if the calls had been traced.
+"""Objects that stamped calls read: the frame knows them from then on, as if the calls had been traced.
 
 Tracing a call makes a tracker of every object that it meets.  A stamped call would spend most of its time on that, and
 the program seldom meets these objects again.  So the trackers are made when Dynamo asks whether it tracks an object: at
-the source by which the stamped call met it, where its guards are.
+the source by which the stamped call read it, where its guards are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StampedObjects(dict[int, Any]):
-    """Dynamo's table of tracked objects, by id, with those that stamped calls met."""
+    """Dynamo's table of tracked objects, by id, with those that stamped calls read."""
 
     def __init__(self, tracked: dict[int, Any], tx: InstructionTranslatorBase) -> None:
         super().__init__(tracked)

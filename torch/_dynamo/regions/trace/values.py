@@ -33,7 +33,7 @@ VALUES = _names(
     # Constants, by guards on their values.
     "ConstantVariable LazyConstantVariable UserDefinedConstantVariable TypingVariable ConstantLikeVariable"
     " NumpyDTypeVariable DispatchKeySetVariable"
-    # Tensors, by metadata and autograd state. Numbers with a symbol are refused where they are met.
+    # Tensors, by metadata and autograd state. Numbers with a symbol are refused where tracing comes to them.
     " TensorVariable TensorWithTFOverrideVariable NumpyNdarrayVariable UnspecializedPythonVariable SymNodeVariable"
     " DelayGraphBreakVariable UntypedStorageVariable"
     # Containers, by class, length, keys and order; what they hold has sources of its own.

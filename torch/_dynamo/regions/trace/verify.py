@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch.fx
 from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
-from torch._dynamo.regions.trace.expressions import Applied, Bound
+from torch._dynamo.regions.trace.expressions import Applied, BindingValue
 from torch._dynamo.regions.trace.lookup import substituted_guards, to_be_tracked, void_maker
 from torch._dynamo.regions.trace.operands import name_of
 from torch._dynamo.regions.trace.substitution import SourceSubstitution, resolver
@@ -127,7 +127,7 @@ def _specialized(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry)
     def of_globals(expression: Any) -> bool:
         if isinstance(expression, Applied):
             return all(of_globals(part) for part in expression.parts)
-        if isinstance(expression, Bound):
+        if isinstance(expression, BindingValue):
             return isinstance(expression.where, Source) and expression.name not in bound_by_frame
         return not isinstance(expression, tuple)
 
