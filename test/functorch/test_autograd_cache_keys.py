@@ -43,3 +43,16 @@ def test_other_processes_have_the_same_keys():
         assert done.returncode == 0, done.stderr
         keys.add(done.stdout)
     assert len(keys) == 1, keys
+
+
+def test_a_graph_that_enters_autocast_has_no_key_with_regions_and_without():
+    model = Model()
+
+    def forward(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x)
+
+    for flag in (False, True):
+        with torch._dynamo.config.patch(use_graph_deduplication=flag):
+            (reason,) = keys_of(forward, torch.ones(2, 5, 16))
+        assert reason.startswith("BypassAOTAutogradCache") and "_enter_autocast" in reason

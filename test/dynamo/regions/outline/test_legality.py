@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.fx.operator_facts import (
     OperatorClass,
     draws_random_numbers,
+    is_switch,
     operator_class,
     takes_gradients,
     written_operands,
@@ -134,3 +135,18 @@ def test_what_is_written_is_known(node, written):
 def test_gradient_takers_are_known():
     assert takes_gradients(_node(torch.autograd.grad, "x", "y"))
     assert not takes_gradients(_node(torch.sin, "x"))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        _node(torch.amp.autocast_mode._enter_autocast, "cpu", None, True, None),
+        _node(torch.amp.autocast_mode._exit_autocast, "x"),
+        _node(torch._C._set_grad_enabled, False),
+        _node(torch.nn.attention._sdpa_kernel, ["x"], False),
+        _node(torch.nn.attention._backend_from_string, "MATH"),
+    ],
+)
+def test_switches_of_global_state(node):
+    assert is_switch(node)
+    assert not is_switch(_node(torch.sin, "x")) and not is_switch(_node("sin", "x"))
