@@ -62,8 +62,10 @@ SYSTEMS = (
         (
             _OUTLINE.rstrip("."),
             f"{_OUTLINE}graph_view",
+            f"{_OUTLINE}islands",
             f"{_OUTLINE}legality",
             f"{_OUTLINE}repeats",
+            f"{_OUTLINE}spans",
         ),
         ("dynamo/regions/outline/test_legality", "dynamo/regions/outline/test_repeats"),
     ),

@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from testing.keyed_model import Reordered, key
+import torch
+from testing.cache_keys import keys_of
+from testing.keyed_model import Model, Reordered, key
 
 
 def test_flag_and_mark_have_one_key():
