@@ -14,6 +14,7 @@ import torch_regions._faults as _faults
 import torch_regions._groups as _groups
 import torch_regions._load as _load
 import torch_regions._manifest as _manifest
+import torch_regions._switch as _switch
 import torch_regions._verify as _verify
 from torch_regions._errors import ManifestError, OverlayError, OverlayMismatch, OverlayWarning
 from torch_regions._loader import OverlayLoader
@@ -142,6 +143,8 @@ def _undo(finder: Finder, decision: Decision) -> None:
     finder.decision = None
     finder.pending_modules = finder.always = finder.left_out = frozenset()
     finder.codes.clear()
+    finder.applied.clear()
+    _switch.before_regions(None)
     _faults.unwatch()
 
 
@@ -158,8 +161,5 @@ def _commit(finder: Finder, decision: Decision) -> None:
         path = finder.files.get(name)
         if getattr(getattr(module, "__spec__", None), "_initializing", False) and path is not None:
             raise OverlayError(f"{name} is being imported by another thread")
-        begun = decision.patches.append
-        if name in decision.modules and path is not None:
-            _load.replace_and_apply(module, path, finder, begun)
-        else:
-            _load.after_stock(module, path, finder, begun)
+        _load.patch_loaded(name, finder, decision)
+    _switch.before_regions(finder.catch_up)

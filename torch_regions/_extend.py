@@ -24,6 +24,19 @@ _NOT_OURS = frozenset(
 )
 
 
+# module name -> the module that was extended, and what the file added to it
+_additions: dict[str, tuple[ModuleType, dict[str, Any]]] = {}
+
+
+def _without_additions(module: ModuleType) -> None:
+    """Take away what the file added to a module that is reloaded: stock's code is executed in the same namespace."""
+    extended, added = _additions.pop(module.__name__, (module, {}))
+    if extended is module:
+        for name, value in added.items():
+            if vars(module).get(name) is value:
+                del vars(module)[name]
+
+
 def _collect(recorder: overlay.Recorder, path: str) -> dict[str, Any]:
     """The definitions that the file adds. Raises OverlayError when one of them hides a stock name unmarked."""
     before = recorder.before
@@ -73,6 +86,7 @@ def extend(
     Raises OverlayError when the file does not fit the module, and whatever the file itself raises; the module is
     then as stock left it.
     """
+    _without_additions(module)
     # Executing the file updates the mapping of annotations in place, so stock's is set aside.
     annotations = vars(module).get("__annotations__")
     if annotations is not None:
@@ -91,6 +105,7 @@ def extend(
         _check_kinds(recorder, path, always)
         restore(module, recorder.before)
         vars(module).update(added)
+        _additions[module.__name__] = module, added
         _put(patch, recorder, always, left_out)
         for new in [*added.values(), *recorder.marked.values()]:
             if isinstance(new, type) and new.__module__ == module.__name__:

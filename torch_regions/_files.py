@@ -24,6 +24,10 @@ class Finder(Protocol):
     always: frozenset[str]
     left_out: frozenset[str]
     codes: dict[str, CodeType]
+    applied: dict[str, ModuleType]
+
+    def catch_up(self) -> None:
+        """Patch what was imported behind the finder's back."""
 
     def decide(self) -> bool:
         """Verify and commit, once; True when the overlay is on."""

@@ -6,6 +6,7 @@ is verified, and either all files are used or none.
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ class OverlayFinder:
         self.left_out: frozenset[str] = frozenset()
         # Every overlay file compiled, so that one that is no Python is found before anything is used.
         self.codes: dict[str, CodeType] = {}
+        # Modules that are patched, by name: one that is loaded anew is another object.
+        self.applied: dict[str, ModuleType] = {}
         self._names = TRIGGERS | self.files.keys()
         # Held while the rows are verified and while modules that are loaded already are patched. Overlay files for
         # such modules import at the top nothing that `import torch` has not loaded (linted), so no thread can wait
@@ -87,6 +90,7 @@ class OverlayFinder:
                     import torch_regions._decide as _decide
 
                     self._committing = True
+                    self.go_first()
                     self._stand_ins.take_away()
                     try:
                         decision = _decide.decide(self)
@@ -102,6 +106,29 @@ class OverlayFinder:
         elif decision.mismatches:
             decision.tell_of_groups()
         return decision.active
+
+    def go_first(self) -> None:
+        """Be asked before any other import hook: a module that another one loads would stay stock's."""
+        if sys.meta_path[:1] != [self]:
+            others = [finder for finder in sys.meta_path if finder is not self]
+            # Twice, see _activate.py. The list stays the same one, as another thread may be going over it.
+            sys.meta_path[:] = [self, self, *others]
+
+    def catch_up(self) -> None:
+        """Patch what other import hooks have loaded since the decision, before a program with regions is compiled.
+
+        Raises OverlayError when a file does not fit its module.
+        """
+        self.go_first()
+        decision = self.decision
+        if decision is None or not decision.active:
+            return
+        import torch_regions._load as _load
+
+        if _load.left_behind(self):
+            with self._lock:
+                for name in _load.left_behind(self):
+                    _load.patch_loaded(name, self, decision)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,26 @@ class StockLoader(SourceFileLoader):
         after_stock(module, self.extension, self.finder)
 
 
+class AroundLoader:
+    """Another import hook's loader of a stock module, and then what is done to it here."""
+
+    def __init__(self, inner: Any, extension: str | None, finder: Finder) -> None:
+        self.inner = inner
+        self.extension = extension
+        self.finder = finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self.inner.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.inner.exec_module(module)
+        after_stock(module, self.extension, self.finder)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
 def after_stock(
     module: ModuleType, extension: str | None, finder: Finder, begun: Callable[[Patch], object] | None = None
 ) -> None:
@@ -46,6 +67,7 @@ def after_stock(
     if extension is not None:
         guarded(_extend.extend, module, extension, finder, finder.always, finder.left_out, begun)
     _dynamo_rules.apply(module, finder.files)
+    finder.applied[module.__name__] = module
 
 
 def replace_and_apply(module: ModuleType, path: str, finder: Finder, begun: Callable[[Patch], object]) -> None:
@@ -55,6 +77,7 @@ def replace_and_apply(module: ModuleType, path: str, finder: Finder, begun: Call
     """
     guarded(_extend.replace_loaded, module, path, finder, begun)
     _dynamo_rules.apply(module, finder.files)
+    finder.applied[module.__name__] = module
 
 
 def guarded(apply: Any, module: ModuleType, path: str, finder: Finder, *more: Any) -> Any:
@@ -85,8 +108,33 @@ def spec_for(
         loader = OverlayLoader(name, path, finder.codes)
         return importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=package)
     spec = other_spec(name, search, target)
-    if spec is None or not isinstance(spec.loader, SourceFileLoader):
+    if spec is None or (path is None and name not in _dynamo_rules.MODULES):
         return spec
-    if path is not None or name in _dynamo_rules.MODULES:
+    if type(spec.loader) is SourceFileLoader:
         spec.loader = StockLoader(name, spec.loader.path, path, finder)
+    elif hasattr(spec.loader, "exec_module"):
+        spec.loader = AroundLoader(spec.loader, path, finder)  # type: ignore[assignment]
     return spec
+
+
+def left_behind(finder: Finder) -> list[str]:
+    """Modules that are loaded and not patched, as another import hook stood before the finder."""
+    found = []
+    for name in finder.files.keys() | _dynamo_rules.MODULES.keys():
+        module = sys.modules.get(name)
+        if module is None or finder.applied.get(name) is module:
+            continue
+        begun = getattr(getattr(module, "__spec__", None), "_initializing", False)
+        if not begun and getattr(module, "__file__", None) != finder.files.get(name):
+            found.append(name)
+    return sorted(found)
+
+
+def patch_loaded(name: str, finder: Finder, decision: Any) -> None:
+    """Patch a module that is loaded already.  Raises OverlayError when the file does not fit."""
+    module, path = sys.modules[name], finder.files.get(name)
+    begun = decision.patches.append
+    if name in decision.modules and path is not None:
+        replace_and_apply(module, path, finder, begun)
+    else:
+        after_stock(module, path, finder, begun)

@@ -55,7 +55,9 @@ def status() -> Status:
 
     if "torch" not in sys.modules:
         import torch  # noqa: F401
-    release = str(sys.modules["torch"].__version__)
+    release = str(getattr(sys.modules["torch"], "__version__", ""))
+    if not release:
+        return _off("torch is imported in part only", release, _activate.default_root())
     finder = _activate.current()
     if finder is None:
         if _activate.mode() == "0":

@@ -20,6 +20,7 @@ from torch_regions._held import Box
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 # The overlay's module that tells of compiles with regions.
@@ -36,6 +37,8 @@ _lock = threading.RLock()
 _threads_on: set[int] = set()
 # Whether the functions that are switched have the code that asks; None while it is being changed
 _asking: bool | None = False
+# What is called before a program with regions is compiled
+_before: Callable[[], None] | None = None
 # "module:symbol" -> what is switched there
 _switched: dict[str, Switched] = {}
 
@@ -112,6 +115,8 @@ def turn(on: bool) -> None:
     thread = threading.get_ident()
     if _local.on is on and (thread in _threads_on) is on and _asking is bool(_threads_on):
         return
+    if on and _before is not None:
+        _before()
     with _lock:
         (_threads_on.add if on else _threads_on.discard)(thread)
         _local.on = on
@@ -127,6 +132,12 @@ def _place() -> None:
         for each in _switched.values():
             each.set(wanted)
         _asking = wanted
+
+
+def before_regions(call: Callable[[], None] | None) -> None:
+    """What is called each time that a thread begins to compile a program with regions."""
+    global _before
+    _before = call
 
 
 def listen(module: ModuleType) -> None:

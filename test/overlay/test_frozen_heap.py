@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from overlay_tools import STALE
+from testing.overlay_tools import STALE
 
 
 def test_holders_that_are_frozen_are_found(toy):

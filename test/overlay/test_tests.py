@@ -10,7 +10,7 @@ from testing.overlay_tools import REPO
 TESTS = REPO / "test"
 FILES = [f for f in TESTS.rglob("*.py") if "golden" not in f.parts]
 # Folders of tests that stand for no folder under `torch/`.
-OTHER = {"overlay", "models", "fuzz", "testing"}
+OTHER = {"overlay", "models", "faults", "fuzz", "testing"}
 NOTE = re.compile(r"\bNote \[([^\]]+)\]")
 ROWS = re.compile(r"^\| (.+) \| (`\S+\.py.*`) \|$", re.MULTILINE)
 
@@ -36,7 +36,7 @@ def test_no_test_imports_another():
 
 
 def test_helpers_stand_apart():
-    apart = {TESTS / "testing", TESTS / "fuzz"}
+    apart = {TESTS / "testing", TESTS / "fuzz", TESTS / "faults"}
     helpers = [f for f in FILES if not f.name.startswith("test_") and f.name != "conftest.py"]
     assert {f.parent for f in helpers} == apart
     assert all((TESTS / "testing" / f"{f.stem}.py").is_file() for f in helpers if f.parent.name == "testing")

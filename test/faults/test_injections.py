@@ -1,0 +1,77 @@
+"""A sample of the injections of inject.py, which says how all are made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from testing.overlay_tools import run_python
+
+
+HERE = Path(__file__).parent
+WITHOUT_THREADS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the state is read from /proc")
+
+
+def injected(*options: str) -> str:
+    result = run_python(str(HERE / "inject.py"), *options, check=False, timeout=3000, **WITHOUT_THREADS)
+    assert result.code == 0, result.out + result.err
+    return result.out
+
+
+@pytest.mark.parametrize("choice, count", [("layers/eager", 24), ("marks/eager", 16)])
+def test_a_sample_of_injections(choice, count):
+    assert f"{count} injections" in injected("--programs", choice, "--count", str(count), "--seed", "1")
+
+
+@pytest.mark.skipif("REGIONS_FAULTS" not in os.environ, reason="takes half an hour: REGIONS_FAULTS=1 asks for it")
+def test_all_injections():
+    injected("--count", "2100")
+
+
+def test_a_state_that_is_left_behind_is_named():
+    """The comparison can fail: each kind of state, changed by hand."""
+    result = run_python(
+        "-c",
+        """if True:
+        import gc, os, sys, threading, tempfile
+        import torch, torch._dynamo, torch.fx
+        from global_state import GlobalState
+        tempfile.tempdir = tempfile.mkdtemp()
+        state = GlobalState()
+        assert state.differing() == [], state.differing()
+        gc.set_threshold(1, 2, 3)
+        sys.setrecursionlimit(1234)
+        torch.set_grad_enabled(False)
+        torch._dynamo.config.use_graph_deduplication = True
+        call, torch.nn.Module.__call__ = torch.nn.Module.__call__, lambda *a: None
+        torch._dynamo.reset.__code__ = (lambda: None).__code__
+        kept = open(tempfile.mktemp(), "w")
+        class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                return function(*args, **(kwargs or {}))
+        mode = Mode()
+        mode.__enter__()
+        os.environ["ONE_MORE"] = "1"
+        if (child := os.fork()) == 0:
+            import signal; signal.pause()
+        threading.Thread(target=threading.Event().wait, daemon=True, name="left").start()
+        try:
+            found = " ".join(state.differing())
+        finally:
+            os.kill(child, 9)  # it has the pipes of this process
+        mode.__exit__(None, None, None)
+        print(found)
+        os._exit(0) if not sys.stdout.flush() else None
+        """,
+        path=[HERE],
+        **WITHOUT_THREADS,
+    ).out
+    for part in (
+        *("collector.threshold", "recursion limit", "torch.grad", "use_graph_deduplication", "descriptors", "children"),
+        *("modules.module.Module.__call__", "code.torch._dynamo.reset", "modes.dispatch", "environment", "threads"),
+        "temporary",
+    ):
+        assert part in result, (part, result)
