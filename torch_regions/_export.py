@@ -71,6 +71,8 @@ def generic_patches(
         if row.generic:
             patch = found.setdefault(row.generic, _Patch(_systems.System(row.generic, _GENERIC, (), ())))
             patch.rows.append(row)
+    if not found:
+        raise OverlayError("no row that is for this torch release is a gain or a fix without regions")
     for patch in found.values():
         for module in sorted({row.module for row in patch.rows}):
             path = f"{module.replace('.', '/')}.py"
