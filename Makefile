@@ -13,10 +13,14 @@ READY := $(VENV)/.ready
 # Two workers and one thread each, or the workers' threads fight for the cores; who is done first helps the other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2} --dist worksteal
 
-.PHONY: demo test test-full test-times row-worth smoke test-overlay test-flag fuzz lint verify clean
+.PHONY: demo gpu test test-full test-times row-worth smoke test-overlay test-flag fuzz lint verify clean
 
 demo: $(READY)
 	$(BIN)/python benchmarks/demo.py
+
+# On a machine with a GPU: flat, each block compiled by itself, marks, the flag. It says so where there is none.
+gpu: $(READY)
+	$(BIN)/python -m benchmarks.gpu
 
 test: $(READY)
 	$(BIN)/python -m torch_regions verify
@@ -36,9 +40,10 @@ row-worth: $(READY)
 	$(BIN)/python -m benchmarks.row_worth --out benchmarks/results
 
 # A few minutes for a release that `make test` is not run for: the manifest, the decisions about each kind of guard,
-# source and value, and programs of each kind.
+# source and value, programs of each kind, and code for CUDA.
 SMOKE := test/overlay/test_releases.py $(addprefix test/dynamo/regions/trace/,test_decisions.py test_expressions.py \
-	test_deferred.py) test/dynamo/variables/test_invoke_subgraph_effects.py test/functorch/test_region_boundary_cost.py
+	test_deferred.py) test/dynamo/variables/test_invoke_subgraph_effects.py test/functorch/test_region_boundary_cost.py \
+	test/inductor/test_cuda_code.py
 
 smoke: $(READY)
 	$(BIN)/python -m torch_regions verify

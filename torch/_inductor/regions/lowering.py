@@ -13,7 +13,7 @@ import torch
 from torch._inductor import config, ir
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.regions.bodies import prepare
-from torch._inductor.regions.memory import rebuild, strides_of_body, substitution, translated
+from torch._inductor.regions.memory import is_aligned, rebuild, strides_of_body, substitution, translated
 from torch._inductor.virtualized import V
 
 
@@ -68,14 +68,22 @@ def _is_tensor_operand(operand: Any, example: Any) -> bool:
 
 
 def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:
-    """The operands with the strides that the body was compiled for, whatever those of this call were in eager."""
-    compiled_for = subgraph.graph.example_inputs
-    return [
-        ir.ExternKernel.require_exact_strides(operand, strides_of_body(like, symbols))
-        if _is_tensor_operand(operand, like)
-        else operand
-        for operand, like in zip(operands, compiled_for)
-    ]
+    """The operands with the strides and the alignment that the body was compiled for, whatever they were in eager."""
+    constrained = []
+    for index, (operand, like) in enumerate(zip(operands, subgraph.graph.example_inputs)):
+        if _is_tensor_operand(operand, like):
+            strides = strides_of_body(like, symbols)
+            operand = ir.ExternKernel.require_exact_strides(operand, strides)
+            if _counts_on_alignment(subgraph.graph, index, like) and not is_aligned(operand):
+                copied = ir.ExternKernel.copy_input(operand)
+                operand = ir.ExternKernel.require_exact_strides(copied, strides)
+        constrained.append(operand)
+    return constrained
+
+
+def _counts_on_alignment(body: Any, index: int, example: torch.Tensor) -> bool:
+    """Whether the body's kernels may load many elements of an operand at once.  On the CPU none counts on that."""
+    return example.device.type != "cpu" and body.graph_input_names[index] not in body.unaligned_buffers
 
 
 def _call(subgraph: Any, given: list[Any], operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:

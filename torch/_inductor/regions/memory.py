@@ -20,7 +20,7 @@ from typing import Any
 
 import sympy
 from torch._inductor import ir
-from torch._inductor.utils import sympy_subs
+from torch._inductor.utils import ALIGNMENT, sympy_subs
 from torch._inductor.virtualized import V
 
 
@@ -87,6 +87,27 @@ def buffer_of(node: Any) -> Any:
     return node if isinstance(node, ir.Buffer) and isinstance(node.layout, ir.Layout) else None
 
 
+def is_aligned(node: Any) -> bool:
+    """Whether Inductor knows that a tensor begins where a kernel may load many elements at once.
+
+    The strides of an operand are those that it has in eager, but not its place: Inductor drops a copy whose result is
+    the same as its input, and what was memory of its own in eager is then the middle of a buffer.
+    """
+    buffer = buffer_of(node)
+    if buffer is None:
+        return True
+    layout = buffer.get_layout()
+    if isinstance(layout, ir.NonOwningLayout) and not layout.maybe_guard_aligned():
+        return False
+    offset = node.get_layout().offset * node.get_dtype().itemsize
+    known = V.graph.sizevars.statically_known_multiple_of(offset, ALIGNMENT)
+    return bool(known) and buffer.get_name() not in V.graph.unaligned_buffers
+
+
+def _is_unaligned(buffer: Any, graph: Any) -> bool:
+    return buffer.get_device_or_error().type != "cpu" and buffer.get_name() in graph.unaligned_buffers
+
+
 def analyse(graph: Any) -> RegionMemory:
     """Describe the outputs of the lowered body `graph`, and let it return each buffer of its own once."""
     positions = {name: i for i, name in enumerate(graph.graph_input_names)}
@@ -104,7 +125,9 @@ def analyse(graph: Any) -> RegionMemory:
                 memory.outputs.append(RegionOutput(operand=positions[name], layout=layout))
                 continue
             owned = not isinstance(buffer, ir.InputBuffer)  # a constant is an input buffer as well
-            if not owned or buffer.get_inputs_that_alias_output() or not _same_itemsize(buffer, layout):
+            # The caller takes each buffer for one that begins at an aligned address, as if it had allocated it.
+            elsewhere = buffer.get_inputs_that_alias_output() or _is_unaligned(buffer, graph)
+            if not owned or elsewhere or not _same_itemsize(buffer, layout):
                 buffer, layout = _resolve(_copy(output))
                 name = buffer.get_name()
             if name not in names:
