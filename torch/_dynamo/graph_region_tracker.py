@@ -24,13 +24,14 @@ import itertools
 import logging
 import types
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch._logging
 import torch.fx
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, node_storages
+from torch._dynamo.regions.outline.bodies import Bodies
 from torch._dynamo.regions.outline.find import Finder
 from torch._dynamo.regions.outline.fit import Fitter
 from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
@@ -112,6 +113,8 @@ class GraphRegionTracker:
         # The graph to whose inputs a region may write, if any: Note [A region may write to an input].
         self.open_graph: torch.fx.Graph | None = None
         self.began_with_grad = torch.is_grad_enabled()
+        # Graphs that operators of the frame run: Note [An operator that runs its bodies].
+        self.bodies = self.bodies_in({})
         self.stats = Stats()
 
     def track_node(self, tx: InstructionTranslatorBase, node: Node) -> None:
@@ -164,10 +167,22 @@ class GraphRegionTracker:
         written = {s for node in region for operand in self.written_operands(node) for s in node_storages(operand)}
         return [k for k, operand in enumerate(inputs_of(region)) if written.intersection(node_storages(operand))]
 
+    def bodies_in(self, modules: Mapping[str, Any]) -> Bodies:
+        """The bodies of operators, by the names of ``modules``."""
+        return Bodies(modules, self.view, self._states, self._state_of_node.get)
+
     def view(self, graph: torch.fx.Graph, wanted: Iterable[Node] = (), closed: Iterable[Node] = ()) -> GraphView:
         """``graph`` as it now is."""
         kernels = self._attention_kernels if self.switches else None
-        return GraphView(graph, self.written_operands, wanted, graph is self.open_graph, closed, kernels)
+        return GraphView(
+            graph,
+            self.written_operands,
+            wanted,
+            graph is self.open_graph,
+            closed,
+            kernels,
+            lambda node: self.bodies.size(node),
+        )
 
     def autocasts_of(self, region: Region) -> list[tuple[Any, ...]]:
         """What a body of ``region`` enters: Note [A body enters the autocast of its calls]."""
@@ -190,7 +205,7 @@ class GraphRegionTracker:
     @property
     def node_to_duplicates(self) -> dict[Node, list[Node]]:
         """Each tracked node -> all that are identical to it, and itself, in the order in which they were tracked."""
-        identity = NodeIdentity()
+        identity = NodeIdentity(self.bodies.key)
         alike: dict[Hashable, list[Node]] = defaultdict(list)
         found: dict[Node, list[Node]] = {}
         for node, state in self._state_of_node.items():
@@ -211,7 +226,7 @@ class GraphRegionTracker:
         """
         self.stats = Stats()
         view = self.view(graph)
-        self.stats.operators = len(view.nodes)
+        self.stats.operators = view.size(0, len(view.nodes))
         sequence = self.sequence(view, numbers)
         if policy.judges:
             finder = Finder(view, sequence, policy)
@@ -230,7 +245,9 @@ class GraphRegionTracker:
             )
         self.stats.groups = len(groups)
         self.stats.regions = sum(len(group.regions) for group in groups)
-        self.stats.outlined = sum(len(region) for group in groups for region in group.regions)
+        self.stats.outlined = sum(
+            self.bodies.size(node) for group in groups for region in group.regions for node in region
+        )
         graph_expansion_log.debug("%s", self.stats)
         return groups
 
@@ -242,13 +259,16 @@ class GraphRegionTracker:
         ``numbers``: key -> its integer, extended here; share it to compare the nodes of several graphs.
         ``wanted``: positions of the nodes that matter, all when None; the others count as illegal.
         """
+        return self._numbered(view, numbers, illegal_nodes(view, self._states(), self.bodies.illegal), wanted)
+
+    def _states(self) -> Callable[[Node], NodeState | None]:
         states = [self._compared(state) for state in self._state_numbers]
 
         def state_of(node: Node) -> NodeState | None:
             number = self._state_of_node.get(node)
             return None if number is None else states[number]
 
-        return self._numbered(view, numbers, illegal_nodes(view, state_of), wanted)
+        return state_of
 
     def _compared(self, state: tuple[Hashable, ...]) -> NodeState:
         began = self._began_with
@@ -264,7 +284,7 @@ class GraphRegionTracker:
         illegal: dict[int, IllegalReason],
         wanted: Container[int] | None = None,
     ) -> list[int]:
-        identity = NodeIdentity()
+        identity = NodeIdentity(self.bodies.key)
         own = itertools.count(-1, -1)
         sequence = []
         for i, node in enumerate(view.nodes):

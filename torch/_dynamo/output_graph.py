@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,8 +13,22 @@ from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.regions.frame import FRAME
 from torch._dynamo.regions.outline.calls import cut_out_calls
 from torch._dynamo.regions.outline.outliner import Outliner
+from torch._dynamo.regions.trace.events import RECORDERS
 
 from torch_regions.overlay import replaces, stock
+
+
+@replaces("OutputGraph.subtracer")
+@contextlib.contextmanager
+def subtracer(self: Any, source_target: Any, prior_tracer: Any, description: str | None = None) -> Iterator[Any]:
+    """A tracer for the body of an operator.  Of the calls of regions around it, what the body reads is read too."""
+    plain = stock("torch._dynamo.output_graph:OutputGraph.subtracer")
+    with plain(self, source_target, prior_tracer, description) as tracer:
+        try:
+            yield tracer
+        finally:
+            if RECORDERS.of(self):
+                tracer.parent.traced_sources.update(tracer.traced_sources)
 
 
 @replaces("OutputGraph.dedup_pass")
@@ -23,6 +39,7 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     if not (tracker.began_with_grad or self.export):
         tracker.open_graph = self.graph
     tracker.switches = not self.export
+    tracker.bodies = tracker.bodies_in(self.nn_modules)
     cut_out_calls(self.graph, frame.outermost, outliner)
     if config.use_graph_deduplication:
         outline_repeats(outliner, self.graph, 0)

@@ -96,6 +96,9 @@ _BRACKETS = frozenset(
         torch._C._log_api_usage_once,
     }
 )
+# Higher-order operators whose run is a run of their bodies, on operands and by rules that are all in the graph, each
+# with its name. What such an operator writes or draws, its bodies do.
+_RUNS_ITS_BODIES = frozenset({"tag_activation_checkpoint"})
 _VMAP_OPERATORS = frozenset({predispatch._add_batch_dim, predispatch._remove_batch_dim})
 # Functions that write to operands without saying so by name or schema, and whose writes fake
 # tensors do not count: target -> (what is written, what decides whether it is). The decision is an
@@ -302,6 +305,16 @@ def written_operands(node: Node) -> list[Node]:
     if "out" in node.kwargs:
         torch.fx.map_arg(node.kwargs["out"], written.append)
     return written
+
+
+def is_body(node: Node) -> bool:
+    """Whether a node stands for a graph that an operator takes; what Dynamo makes of a tensor has a value."""
+    return node.op == "get_attr" and "example_value" not in node.meta
+
+
+def runs_its_bodies(node: Node) -> bool:
+    """Whether a node is a call of a higher-order operator that does what its bodies do, and no more."""
+    return isinstance(node.target, HigherOrderOperator) and node.target._name in _RUNS_ITS_BODIES
 
 
 def is_users_operator(node: Node) -> bool:

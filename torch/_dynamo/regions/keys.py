@@ -22,10 +22,10 @@ from typing import Any
 import torch
 import torch.fx
 from torch._higher_order_ops.region_metadata import lifted_class
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.fx.operator_facts import is_switch
+from torch.fx.operator_facts import is_body, is_switch
 from torch.utils._pytree import tree_leaves
 
 
@@ -54,6 +54,7 @@ _BY_OBJECT = (
     type,
     OpOverload,
     OpOverloadPacket,
+    HigherOrderOperator,
 )
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -208,7 +209,9 @@ def value_storages(value: object) -> list[int]:
 class NodeIdentity:
     """Keys the nodes of one graph.  Valid for one pass: metadata is read once per value."""
 
-    def __init__(self) -> None:
+    def __init__(self, body_key: Callable[[Node], Hashable] | None = None) -> None:
+        """``body_key(node)`` is what the graph means that ``node`` stands for; it raises Unkeyable."""
+        self._body_key = body_key
         # id(fake tensor) -> its key; the graph's metadata keeps each tensor alive meanwhile.
         self._tensor_keys: dict[int, Hashable] = {}
 
@@ -226,6 +229,8 @@ class NodeIdentity:
             raise Unkeyable("a tensor constant")
         if is_switch(leaf):
             return ("switch",)
+        if self._body_key is not None and is_body(leaf):
+            return ("body", self._body_key(leaf))
         if "example_value" not in leaf.meta:
             raise Unkeyable(f"operand {leaf.name}, of which no value is known")
         return ("operand", self.value_key(leaf.meta["example_value"]))

@@ -27,6 +27,7 @@ def run_joint_graph_passes_on_hops(
     default_partition_fn: Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]] | None = None,
 ) -> torch.fx.GraphModule:
     from torch._functorch._aot_autograd.region_aliases import say_aliases_of_regions
+    from torch._functorch._aot_autograd.region_checkpoints import save_between_checkpoints
     from torch._functorch._aot_autograd.region_nesting import inner_bodies
     from torch._higher_order_ops.region_metadata import has_calls
 
@@ -36,6 +37,8 @@ def run_joint_graph_passes_on_hops(
     # See Note [A region inside a region is partitioned first]
     for body in inner_bodies(joint_gm):
         run_joint_graph_passes_on_hops(body, joint_inputs, aot_config, default_partition_fn=default_partition_fn)
+    # See Note [A checkpoint ends where a call begins]
+    save_between_checkpoints(joint_gm)
     joint_gm = partition(joint_gm, joint_inputs, aot_config, default_partition_fn=default_partition_fn)
     # See Note [What a partitioned region returns]
     say_aliases_of_regions(joint_gm)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_deduplication import outline_repeats
-from torch._dynamo.graph_region_tracker import Node, Region, meaning
+from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region, meaning
 from torch._dynamo.regions.frame import RegionCall
 from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason
 from torch._dynamo.regions.outline.fit import Fitter
@@ -149,7 +149,7 @@ class _Cutter:
                     replacement.put(graph, stamp)
                 call.stamps.clear()
             if call.automatic:
-                _count(called.get(id(call), {}).values(), 1 + stamps)
+                _count(self.tracker, called.get(id(call), {}).values(), 1 + stamps)
         for piece, indices, name in ready:
             called_at = [call.stack_trace for call in piece.calls]
             self.outliner.replace(graph, piece.regions, indices, name, piece.calls[0].options, called_at)
@@ -210,7 +210,8 @@ class _Plan:
             elif not runs:
                 flat[id(call)] = RegionInlineReason.NO_LEGAL_OPERATORS
             for start, end in runs:
-                like = _Like(tuple(self.sequence[start:end]), id(call.options), len(positions), call.automatic)
+                whole = sum(self.view.sizes[p] for p in positions)
+                like = _Like(tuple(self.sequence[start:end]), id(call.options), whole, call.automatic)
                 by_keys[like].append((start, call))
         pieces = []
         kept: set[int] = set()
@@ -271,13 +272,13 @@ def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: d
     )
 
 
-def _count(pieces: Iterable[CalledPiece], calls: int) -> None:
+def _count(tracker: GraphRegionTracker, pieces: Iterable[CalledPiece], calls: int) -> None:
     """Counts the calls of automatic regions beside those that the flag's search finds."""
     counted = counters["graph_deduplication"]
     for piece in pieces:
         counted["calls"] += calls
         for counter in ("operators", "operators_outlined"):
-            counted[counter] += calls * len(piece.region)
+            counted[counter] += calls * sum(map(tracker.bodies.size, piece.region))
 
 
 def _has_marked(call: RegionCall) -> bool:

@@ -38,13 +38,14 @@ class Finder:
             before = len(chosen)
             for repeat in self._candidates():
                 free = tuple(s for s in repeat.starts if self._is_free(s, s + repeat.length))
-                if self.policy.of_runs(repeat.length, len(free)):
+                size = self.view.size(repeat.starts[0], repeat.length)
+                if self.policy.of_runs(size, len(free)):
                     for group in self.fitter.settle(self._fit(repeat.length, free)):
                         self._take(group)
                         chosen.append(group)
             if len(chosen) == before:
                 break
-        chosen.sort(key=lambda g: -nodes_saved(g.length, len(g.starts)))
+        chosen.sort(key=lambda g: -nodes_saved(self.view.size(g.starts[0], g.length), len(g.starts)))
         return chosen
 
     def _candidates(self) -> list[Repeat]:
@@ -67,7 +68,8 @@ class Finder:
             origin.append(i)
         if not packed:
             return []
-        return [Repeat(r.length, tuple(origin[s] for s in r.starts)) for r in find_repeats(packed, self.policy)]
+        sizes = [self.view.sizes[i] for i in origin]
+        return [Repeat(r.length, tuple(origin[s] for s in r.starts)) for r in find_repeats(packed, self.policy, sizes)]
 
     def _is_free(self, start: int, end: int) -> bool:
         return self.taken.find(1, start, end) < 0

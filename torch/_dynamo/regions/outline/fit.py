@@ -32,7 +32,8 @@ class Fitter:
         work = [(repeat, 0)]
         while work:
             run, splits = work.pop()
-            if splits > MAX_SPLITS or not self.benefit.of_runs(run.length, len(run.starts)):
+            size = self.view.size(run.starts[0], run.length)
+            if splits > MAX_SPLITS or not self.benefit.of_runs(size, len(run.starts)):
                 continue
             by_wiring: dict[Hashable, list[int]] = defaultdict(list)
             for s in run.starts:
@@ -60,10 +61,10 @@ class Fitter:
         return {i - s for s in group.starts for i in self.view.offences(s, s + group.length, results)}
 
     def _pays(self, group: Repeat) -> bool:
-        results = len(self._results(group))
+        results, size = len(self._results(group)), self.view.size(group.starts[0], group.length)
         # A body without operands is a constant, one without results computes nothing.
         has_inputs = bool(self.view.inputs(group.starts[0], group.starts[0] + group.length))
-        return has_inputs and results > 0 and self.benefit.of_group(group.length, len(group.starts), results)
+        return has_inputs and results > 0 and self.benefit.of_group(size, len(group.starts), results)
 
 
 def _split(group: Repeat, broken: Iterable[int]) -> list[Repeat]:

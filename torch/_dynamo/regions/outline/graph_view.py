@@ -41,6 +41,7 @@ an operator, and a body that writes is not searched for calls.
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable, Hashable, Iterable
 
 import torch
@@ -50,7 +51,7 @@ from torch._dynamo.regions.outline.islands import keeping_casts
 from torch._dynamo.regions.outline.spans import Span, SwitchSpans, switch_spans, vmap_spans
 from torch._dynamo.regions.outline.symbols import with_symbols
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.operator_facts import is_users_operator, writes_memory_only
+from torch.fx.operator_facts import is_body, is_users_operator, writes_memory_only
 from torch.utils._pytree import tree_leaves
 
 
@@ -71,7 +72,7 @@ def inputs_of(region: list[Node]) -> list[Node]:
     operands: dict[Node, None] = {}
 
     def visit(operand: Node) -> Node:
-        if operand not in inside:
+        if operand not in inside and not is_body(operand):
             operands[operand] = None
         return operand
 
@@ -96,8 +97,9 @@ class GraphView:
         writes_cross: bool = False,
         closed: Iterable[Node] = (),
         attention_kernels: frozenset[str] | None = None,
+        size_of: Callable[[Node], int] = lambda node: 1,
     ) -> None:
-        """``written_by(node)`` gives the operands that a node writes to.
+        """``written_by(node)`` gives the operands that a node writes to, ``size_of(node)`` how many operators it is.
 
         ``wanted``: nodes whose values are results of every region with them, used or not.
         ``writes_cross``: whether a region may write to inputs, see the Note above; not to those that ``closed`` touch.
@@ -131,11 +133,7 @@ class GraphView:
         self.keeping_casts = keeping_casts(self.nodes)
         self.spans = [*self._written_spans(), *vmap_spans(self.nodes), *self.switches.spans]
         # position -> first and last position that a region with this node must hold.
-        self._must_hold: dict[int, tuple[int, int]] = {}
-        for span in self.spans:
-            for i in span.members:
-                first, last = self._must_hold.get(i, (i, i))
-                self._must_hold[i] = min(first, span.first), max(last, span.last)
+        self._must_hold = self._held_together()
         # Storages that the graph returns.
         self._returned = {
             storage
@@ -148,6 +146,20 @@ class GraphView:
         self.needs_grad = [self._requires_grad(node) for node in self.nodes]
         self.reaches_backward = self._reaching_backward()
         self._wanted = {self.position[node] for node in wanted}
+        self.sizes = [size_of(node) for node in self.nodes]
+        self._before = [0, *itertools.accumulate(self.sizes)]
+
+    def size(self, start: int, length: int) -> int:
+        """How many operators a run of so many nodes is, those in bodies counted."""
+        return self._before[start + length] - self._before[start]
+
+    def _held_together(self) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for span in self.spans:
+            for i in span.members:
+                first, last = found.get(i, (i, i))
+                found[i] = min(first, span.first), max(last, span.last)
+        return found
 
     def is_in_span(self, position: int) -> bool:
         """Whether the node belongs to a whole, like the life of a written value."""
@@ -161,7 +173,12 @@ class GraphView:
 
     def _operand_positions(self, node: Node) -> list[int]:
         found: list[int] = []
-        torch.fx.map_arg((node.args, node.kwargs), lambda a: found.append(self.position[a]))
+
+        def visit(operand: Node) -> None:
+            if not is_body(operand):  # no value: what it is, is part of the operator's key
+                found.append(self.position[operand])
+
+        torch.fx.map_arg((node.args, node.kwargs), visit)
         return found
 
     def written_at(self, position: int) -> set[int]:

@@ -10,6 +10,8 @@ The classes answer three questions about each node:
 - does it draw random numbers (``draws_random_numbers``)?  Such a node is never outlined: its
   index in the stream of random numbers, and under Inductor its seed, are those of the flat graph.
 - does it write, or have an effect on, one of its operands (``written_operands``)?
+
+An operator that runs its bodies is as legal as they are (bodies.py).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from torch.fx.operator_facts import (
     is_bracket,
     is_switch,
     operator_class,
+    runs_its_bodies,
     takes_gradients,
     writes_a_list,
 )
@@ -48,6 +51,8 @@ class IllegalReason(enum.Enum):
     KEEPS_CASTS = "autocast was asked to keep casts of weights there, and one cast may serve several calls"
     WRITES_A_LIST = "it writes to tensors in a list, which functionalization does not find in a body"
     BROKEN_SPAN = "it is part of a whole (a written value's life, a vmap) that no region can hold"
+    UNKNOWN_BODY = "it has a body of which more is noted than what it does"
+    UNKNOWN_POLICY = "what its checkpoint saves is for code to say that may say another thing next time"
     DIFFERENTIATED_IN_GRAPH = "a gradient that the program itself takes goes through it"
 
 
@@ -62,14 +67,22 @@ class NodeState(NamedTuple):
     others: bool
 
 
-def illegal_nodes(view: GraphView, state: Callable[[Node], NodeState | None]) -> dict[int, IllegalReason]:
-    """position -> why the node there may not be in any region; ``state(node)`` is None when it is not known."""
+def illegal_nodes(
+    view: GraphView,
+    state: Callable[[Node], NodeState | None],
+    illegal_bodies: Callable[[Node], IllegalReason | None],
+) -> dict[int, IllegalReason]:
+    """position -> why the node there may not be in any region.
+
+    ``state(node)`` is None when it is not known.  ``illegal_bodies(node)``: why the bodies of an operator that runs
+    them may not be in one.
+    """
     illegal: dict[int, IllegalReason] = {}
     for i, node in enumerate(view.nodes):
         if i in view.switches.paired and is_switch(node):
             continue
         reason = _illegal_by_state(view, i, state(node))
-        if reason := reason or _illegal_alone(node, i in view.writes):
+        if reason := reason or _illegal_alone(node, i in view.writes, illegal_bodies):
             illegal[i] = reason
     # Latest first, so that one sweep reaches all that lead to a gradient.
     differentiated: set[int] = set()
@@ -91,10 +104,15 @@ def _illegal_by_state(view: GraphView, i: int, state: NodeState | None) -> Illeg
     return IllegalReason.KEEPS_CASTS if state.autocast and i in view.keeping_casts else None
 
 
-def _illegal_alone(node: Node, writes: bool) -> IllegalReason | None:
+def _illegal_alone(
+    node: Node, writes: bool, illegal_bodies: Callable[[Node], IllegalReason | None]
+) -> IllegalReason | None:
     if is_bracket(node):
         return None
-    if operator_class(node) is not OperatorClass.PURE:
+    if runs_its_bodies(node):
+        if (reason := illegal_bodies(node)) is not None:
+            return reason
+    elif operator_class(node) is not OperatorClass.PURE:
         return IllegalReason.UNKNOWN_TARGET
     if draws_random_numbers(node):
         return IllegalReason.RANDOM

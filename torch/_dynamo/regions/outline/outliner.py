@@ -25,6 +25,7 @@ from torch._dynamo.regions.outline.names import GivenNames, name_outside
 from torch._dynamo.regions.outline.symbols import taken_as
 from torch._higher_order_ops.region_autocast import enter, is_entered, leave
 from torch._higher_order_ops.region_metadata import OUTLINED
+from torch.fx.operator_facts import is_body
 
 
 class RegionInvariantError(AssertionError):
@@ -61,14 +62,14 @@ class Outliner:
         if config.graph_deduplication_lint:
             _check_regions(graph, self.tracker, group, indices)
             for region in group:
-                _check_body(body, region, inputs_of(region), indices)
+                _check_body(body, region, inputs_of(region), indices, self.tracker.bodies.key)
 
     def install(self, whole: Hashable, body: torch.fx.Graph, written: list[int], options: Any = None) -> str:
         """Installs the body that ``whole`` means, which may call others that are installed; returns its name.
 
         ``written``: indices of the operands that it writes to.
         """
-        called = {str(n.target): self.bodies[str(n.target)] for n in body.find_nodes(op="get_attr")}
+        called = {str(n.target): self._named(n) for n in body.find_nodes(op="get_attr")}
         module = torch.fx.GraphModule({}, torch.fx.Graph() if called else body)
         if called:
             # A graph is compiled with all that its module has by then: these are compiled.
@@ -81,6 +82,13 @@ class Outliner:
         name = self.names[whole] = self._install("subgraph", module)
         self.bodies[name] = module
         return name
+
+    def _named(self, node: Node) -> torch.fx.GraphModule:
+        """The body that ``node`` stands for: one that is outlined, or one that an operator runs."""
+        module = self.bodies.get(str(node.target)) or self.tracker.bodies.module(node)
+        if module is None:
+            raise RegionInvariantError(f"{node.name} stands for no body")
+        return module
 
     def replace(
         self,
@@ -121,8 +129,12 @@ class Outliner:
             outside = self.call(graph, name, inputs_of(region), metas, meta, named, body)
         for result, outer in zip(results, outside, strict=True):
             result.replace_all_uses_with(outer, delete_user_cb=_not_in(region))
+        attributes = {o for node in region for o in node.all_input_nodes if is_body(o)}
         for node in reversed(region):
             graph.erase_node(node)
+        for attribute in attributes:
+            if not attribute.users:
+                graph.erase_node(attribute)
 
     def call(
         self,
@@ -182,9 +194,15 @@ def make_body(
         copy[outer] = body.placeholder(outer.name if called else f"arg{k}")
         if "example_value" in outer.meta:
             copy[outer].meta["example_value"] = outer.meta["example_value"]
+
+    def stands_for(operand: Node) -> Node:
+        if is_body(operand) and operand not in copy:
+            copy[operand] = body.node_copy(operand)
+        return copy.get(operand) or copy[taken_as(operand)]
+
     entered = enter(body, autocasts)
     for node in region:
-        copy[node] = body.node_copy(node, lambda operand: copy.get(operand) or copy[taken_as(operand)])
+        copy[node] = body.node_copy(node, stands_for)
     leave(body, entered)
     body.output(tuple(copy[region[index]] for index in indices))
     return body, copy
@@ -225,15 +243,27 @@ def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: li
         raise RegionInvariantError(f"regions {group} differ in wiring")
 
 
-def _check_body(body: torch.fx.Graph, region: Region, inputs: list[Node], indices: list[int]) -> None:
-    """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node."""
+def _check_body(
+    body: torch.fx.Graph,
+    region: Region,
+    inputs: list[Node],
+    indices: list[int],
+    key: Callable[[Node], Hashable],
+) -> None:
+    """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node.
+
+    ``key(node)`` is what the graph means that an operator takes as ``node``.
+    """
     stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
-    inner = [n for n in body.nodes if n.op not in ("placeholder", "output") and not is_entered(n)]
+    inner = [n for n in body.nodes if not (n.op in ("placeholder", "output") or is_entered(n) or is_body(n))]
     inside = set(region)
     for ours, theirs in zip(inner, region, strict=True):
-        mapped = torch.fx.map_arg((ours.args, ours.kwargs), stand_in.__getitem__)
-        wanted = torch.fx.map_arg((theirs.args, theirs.kwargs), lambda n: n if n in inside else taken_as(n))
-        same = (ours.op, ours.target) == (theirs.op, theirs.target)
+        mapped = torch.fx.map_arg((ours.args, ours.kwargs), lambda n: None if is_body(n) else stand_in[n])
+        wanted = torch.fx.map_arg(
+            (theirs.args, theirs.kwargs), lambda n: None if is_body(n) else n if n in inside else taken_as(n)
+        )
+        graphs, others = ([key(o) for o in n.all_input_nodes if is_body(o)] for n in (ours, theirs))
+        same = (ours.op, ours.target) == (theirs.op, theirs.target) and graphs == others
         if not same or repr(mapped) != repr(wanted):
             raise RegionInvariantError(f"{ours.format_node()} stands for {theirs.format_node()}")
         stand_in[ours] = theirs

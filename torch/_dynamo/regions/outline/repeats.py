@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 from collections.abc import Iterator
 
 from torch._dynamo.regions.outline.policy import OutliningPolicy, nodes_saved
@@ -34,23 +35,36 @@ class Repeat:
     starts: tuple[int, ...]
 
 
-def find_repeats(sequence: list[int], policy: OutliningPolicy) -> list[Repeat]:
-    """The most promising repeats of ``sequence`` for ``policy``, best first.  They may overlap each other."""
+def find_repeats(sequence: list[int], policy: OutliningPolicy, sizes: list[int] | None = None) -> list[Repeat]:
+    """The most promising repeats of ``sequence`` for ``policy``, best first.  They may overlap each other.
+
+    ``sizes``: how many operators each element is, one when None; equal elements have equal sizes.
+    """
+    before = [0, *itertools.accumulate(sizes or itertools.repeat(1, len(sequence)))]
+
+    def size(start: int, length: int) -> int:
+        return before[start + length] - before[start]
+
     suffixes = _suffix_array(sequence)
     common = _common_prefixes(sequence, suffixes)
     best = heapq.nlargest(
         MAX_CANDIDATES,
         (
-            (nodes_saved(length, _likely_count(low, high, right - left + 1, length)), length, left, right)
+            (
+                nodes_saved(size(low, length), _likely_count(low, high, right - left + 1, length)),
+                length,
+                left,
+                right,
+            )
             for length, left, right, low, high in _inner_nodes(suffixes, common)
-            if length >= policy.least_length
+            if length and size(low, length) >= policy.least_length
         ),
     )
     repeats = [
         Repeat(length, _without_overlap(sorted(suffixes[left : right + 1]), length)) for _, length, left, right in best
     ]
-    repeats = [r for r in repeats if policy.is_worth_it(r.length, len(r.starts))]
-    repeats.sort(key=lambda r: (-nodes_saved(r.length, len(r.starts)), r.starts))
+    repeats = [r for r in repeats if policy.is_worth_it(size(r.starts[0], r.length), len(r.starts))]
+    repeats.sort(key=lambda r: (-nodes_saved(size(r.starts[0], r.length), len(r.starts)), r.starts))
     return repeats
 
 

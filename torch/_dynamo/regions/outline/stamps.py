@@ -20,6 +20,7 @@ from torch._dynamo.regions.outline.names import given_name
 from torch._dynamo.regions.outline.outliner import Outliner, call_meta
 from torch._dynamo.regions.outline.symbols import is_symbol
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.operator_facts import is_body
 from torch.utils._pytree import tree_map_only
 
 
@@ -195,6 +196,10 @@ class Replacement:
                 result.replace_all_uses_with(stands_for[node])
             graph.erase_node(result)
         graph.erase_node(stamp.node)
+        for step in self.steps:
+            # A graph that an operator takes, where the operator is in a body now.
+            if isinstance(step, torch.fx.Node) and is_body(step) and not stands_for[step].users:
+                graph.erase_node(stands_for.pop(step))
         return stands_for
 
     def _copy(self, graph: torch.fx.Graph, node: Node, stands_for: dict[Node, Node], values: _Values) -> Node:

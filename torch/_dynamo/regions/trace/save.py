@@ -16,6 +16,7 @@ from torch._dynamo import variables
 from torch._dynamo.regions.frame import RegionCall
 from torch._dynamo.regions.keys import lifted_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.policies import context_fns, is_its_code
 from torch._dynamo.regions.trace.deferred import Deferred
 from torch._dynamo.regions.trace.effects import write_effects
 from torch._dynamo.regions.trace.fingerprint import Arguments
@@ -65,6 +66,9 @@ def save(
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
     if names := recorder.events.ran:
         raise CannotReuse(ReuseMissReason.RUNS_CODE, ", ".join(sorted(names)))
+    if not all(map(is_its_code, context_fns(call.nodes, tx.output.nn_modules))):
+        # Dynamo guards the code only: another call may have a function of that code which decides otherwise.
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_VALUE, "a checkpoint's context function with cells or defaults")
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
     inputs = inputs_from(tx, arguments, call.operands)

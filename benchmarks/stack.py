@@ -1,0 +1,185 @@
+"""What people put around a repeated layer when they train: what of the flag's gain is left with each feature.
+
+    python -m benchmarks.stack [ROW...] [--layers 8] [--backend aot_eager] [--repeat 5]
+
+Each row (benchmarks/stack_rows.py) is a decoder with one feature, and one training step of it that is compiled cold.
+The modes have processes of their own, which take turns: ``stock`` is TORCH_REGIONS=0, ``flat`` the overlay without the
+flag, ``flag`` with it. A process has compiled the row once before it is measured, and reads no compile cache.
+
+- ``flag/flat``, ``flag/stock``: CPU seconds of the compile, by the least of the turns, and in brackets by the median.
+  What the same step takes once it is compiled is subtracted.
+- ``outlined``: operators in bodies, of all operators of the graph; those in operators with bodies count.
+- ``saved``: tensors that the step saves for its backward, but for parameters, and their KB: flat, then flag.
+- ``peak``: the most memory that a step holds over what was held when it began, flag over flat.
+- ``equal``: whether loss and gradients are flat's: ``bits``, ``close`` (as torch.testing has it), or NO.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._dynamo.utils import counters
+
+from benchmarks.run_time import peak
+from benchmarks.stack_rows import ROWS
+
+
+MODES = ("stock", "flat", "flag")
+
+
+def _step(module: Any, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    loss = module(*inputs).float().pow(2).mean()
+    loss.backward()
+    return loss.detach()  # type: ignore[no-any-return]
+
+
+def _saved(module: torch.nn.Module, step: Callable[[], Any]) -> tuple[int, int]:
+    """How many tensors ``step`` saves that are no parameters, each memory once, and their bytes."""
+    own = {p.untyped_storage()._cdata for p in module.parameters()}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            found[storage._cdata] = storage  # kept, so that no other one comes to have its address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        step()
+    return len(found), sum(storage.nbytes() for storage in found.values())
+
+
+def measure(name: str, mode: str, layers: int, backend: str) -> dict[str, Any]:
+    """What one cold compile of a row costs, and what its steps save, hold and give."""
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    module, inputs = ROWS[name](layers)
+    with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag"):
+        compiled = torch.compile(module, backend=backend)
+        step = functools.partial(_step, compiled, inputs)
+        seconds = []
+        for _ in range(3):
+            module.zero_grad()
+            torch.manual_seed(0)
+            start = time.process_time()
+            loss = step()
+            seconds.append(time.process_time() - start)
+        counted = counters["graph_deduplication"]
+        return {
+            "seconds": seconds[0] - min(seconds[1:]),
+            "outlined": [counted["operators_outlined"], counted["operators"]],
+            "values": [loss.tolist(), *(p.grad.flatten().tolist() for p in module.parameters() if p.grad is not None)],
+            "saved": _saved(module, step),
+            "peak": peak(lambda: (step(), module.zero_grad())),
+        }
+
+
+def _serve(name: str, mode: str, layers: int, backend: str) -> None:
+    """Measures the row once for each line on stdin; the first time is to warm up."""
+    from torch._inductor.utils import fresh_cache
+
+    torch.set_num_threads(1)
+    with fresh_cache():
+        measure(name, mode, layers, backend)
+    for _ in sys.stdin:
+        gc.collect()
+        with fresh_cache():
+            print(json.dumps(measure(name, mode, layers, backend)), flush=True)
+
+
+def _worker(arguments: list[str], mode: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "TORCH_REGIONS": "0" if mode == "stock" else "strict",
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "benchmarks.stack", "--serve", mode, *arguments]
+    return subprocess.Popen(command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _ask(worker: subprocess.Popen[str]) -> dict[str, Any]:
+    assert worker.stdin is not None and worker.stdout is not None
+    worker.stdin.write("once\n")
+    worker.stdin.flush()
+    answer = worker.stdout.readline()
+    if not answer:
+        raise RuntimeError(f"{worker.args}: ended with {worker.wait()}, its errors are above")
+    return json.loads(answer)  # type: ignore[no-any-return]
+
+
+def _equal(one: list[Any], other: list[Any]) -> str:
+    if one == other:
+        return "bits"
+    try:
+        for a, b in zip(one, other, strict=True):
+            torch.testing.assert_close(torch.tensor(a), torch.tensor(b))
+    except (AssertionError, ValueError):
+        return "NO"
+    return "close"
+
+
+def _line(name: str, turns: dict[str, list[dict[str, Any]]]) -> str:
+    seconds = {mode: [turn["seconds"] for turn in turns[mode]] for mode in MODES}
+    ratios = []
+    for base in ("flat", "stock"):
+        least, median = (of(seconds["flag"]) / of(seconds[base]) for of in (min, statistics.median))
+        ratios.append(f"{least:.2f} ({median:.2f})")
+    flat, flag = turns["flat"][0], turns["flag"][0]
+    saved = ", ".join(f"{number} of {size / 1024:.0f} KB" for number, size in (flat["saved"], flag["saved"]))
+    cells = [
+        name,
+        *(f"{min(seconds[mode]):.2f}" for mode in MODES),
+        *ratios,
+        "{} of {}".format(*flag["outlined"]),
+        saved,
+        f"{flag['peak'] / flat['peak']:.3f}",
+        _equal(flag["values"], flat["values"]),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("rows", nargs="*", help="all when none is named")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--backend", default="aot_eager")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--serve", choices=MODES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        _serve(options.rows[0], options.serve, options.layers, options.backend)
+        return
+    columns = ["row", *MODES, "flag/flat", "flag/stock", "outlined", "saved: flat, flag", "peak", "equal"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for name in options.rows or ROWS:
+        arguments = [name, "--layers", str(options.layers), "--backend", options.backend]
+        workers = {mode: _worker(arguments, mode) for mode in MODES}
+        turns: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
+        try:
+            for _ in range(options.repeat):
+                for mode, worker in workers.items():
+                    turns[mode].append(_ask(worker))
+        finally:
+            for worker in workers.values():
+                assert worker.stdin is not None
+                worker.stdin.close()
+                worker.wait()
+        print(_line(name, turns), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Operators that run bodies: what their bodies mean, and whether such an operator may be in a region.
+
+Note [An operator that runs its bodies]
+What ``checkpoint`` and its like do when they run is to run a graph that Dynamo has traced for them.  Such an operator
+may be in a region if those in its bodies may, and two of them mean the same if their bodies do:
+
+- a body is keyed by its operators in the order in which they were recorded, each by its own key (regions/keys.py), by
+  which value feeds which, and by what it takes and returns.  Names are no part of it;
+- a body may be in a region if all of it may: no operator in it draws random numbers, has an effect, runs under
+  another state than the operator that runs the body, or writes to what the body does not make itself.  A written
+  value's life is in the body, or the body is in no region;
+- what is noted of a body besides its graph must be known.  Of a checkpoint it is the function that says what is saved.
+  It is the program's own code, which AOTAutograd runs for each operator; with one body for many calls it runs once.  So
+  it must be known to say the same each time: Note [A policy that only looks].
+
+The graph that such an operator takes is no operand.  A region's body takes a ``get_attr`` of its own to the graph that
+the first of the regions takes, as all of them mean the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch.fx
+from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, constant_key
+from torch._dynamo.regions.outline.graph_view import GraphView
+from torch._dynamo.regions.outline.legality import IllegalReason, NodeState, illegal_nodes
+from torch._dynamo.regions.policies import CONTEXT_FN, policy_key
+from torch.fx.operator_facts import is_body, is_switch, runs_its_bodies
+
+
+Node = torch.fx.Node
+
+
+def _is_known(module: torch.fx.GraphModule) -> bool:
+    """Whether what is noted of a body, besides its graph, is what is looked at here."""
+    return module.meta.keys() <= {CONTEXT_FN}
+
+
+class Bodies:
+    """The graphs that operators of one frame run.  They do not change while it is outlined."""
+
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        view: Callable[[torch.fx.Graph], GraphView],
+        states: Callable[[], Callable[[Node], NodeState | None]],
+        state_of: Callable[[Node], Hashable],
+    ) -> None:
+        """``modules``: name -> what a ``get_attr`` node of that name stands for; the others as for the graph around.
+
+        ``states()(node)`` is the state of a node compared with that of the frame, ``state_of(node)`` is its number.
+        """
+        self._modules = modules
+        self._view = view
+        self._states = states
+        self._state_of = state_of
+        self._identity = NodeIdentity(self.key)
+        # A body has one name.
+        self._sizes: dict[str, int] = {}
+        self._keys: dict[str, Hashable] = {}
+        self._illegal: dict[str, IllegalReason | None] = {}
+
+    def module(self, node: Node) -> torch.fx.GraphModule | None:
+        """The body that ``node`` stands for, if it does."""
+        found = self._modules.get(str(node.target)) if is_body(node) else None
+        return found if isinstance(found, torch.fx.GraphModule) else None
+
+    def size(self, node: Node) -> int:
+        """How many operators ``node`` is: those in its bodies count, and the calls of bodies do not."""
+        if not runs_its_bodies(node):
+            return 1
+        return sum(self._size_of_body(operand) for operand in node.all_input_nodes if is_body(operand)) or 1
+
+    def _size_of_body(self, node: Node) -> int:
+        name = str(node.target)
+        if name not in self._sizes:
+            module = self.module(node)
+            nodes = module.graph.nodes if module is not None else ()
+            self._sizes[name] = sum(self.size(n) for n in nodes if n.op in ("call_function", "call_method"))
+        return self._sizes[name]
+
+    def illegal(self, node: Node) -> IllegalReason | None:
+        """Why the bodies of the operator ``node`` may not be in a region, if they may not."""
+        for operand in node.all_input_nodes:
+            if is_body(operand):
+                if (reason := self._illegal_body(operand)) is not None:
+                    return reason
+                if self._state_of_body(operand) != {self._state_of(node)}:
+                    return IllegalReason.OTHER_STATE
+        return None
+
+    def _state_of_body(self, node: Node) -> set[Hashable]:
+        """Numbers of the states of the operators in a body.  A switch is under one state and makes another."""
+        module = self.module(node)
+        nodes = module.graph.nodes if module is not None else ()
+        operators = [n for n in nodes if n.op in ("call_function", "call_method")]
+        return {None if is_switch(n) else self._state_of(n) for n in operators}
+
+    def _illegal_body(self, node: Node) -> IllegalReason | None:
+        name = str(node.target)
+        if name not in self._illegal:
+            self._illegal[name] = self._why_illegal(self.module(node))
+        return self._illegal[name]
+
+    def _why_illegal(self, module: torch.fx.GraphModule | None) -> IllegalReason | None:
+        if module is None or not _is_known(module):
+            return IllegalReason.UNKNOWN_BODY
+        try:
+            policy_key(module.meta.get(CONTEXT_FN))
+        except Unkeyable:
+            return IllegalReason.UNKNOWN_POLICY
+        reasons = illegal_nodes(self._view(module.graph), self._states(), self.illegal)
+        return next(iter(reasons.values()), None)
+
+    def key(self, node: Node) -> Hashable:
+        """What the body that ``node`` stands for means.  Raises Unkeyable."""
+        name = str(node.target)
+        if name not in self._keys:
+            module = self.module(node)
+            if module is None or not _is_known(module):
+                raise Unkeyable(f"{name}, which is no graph or more than one")
+            self._keys[name] = self._key(module)
+        return self._keys[name]
+
+    def _key(self, module: torch.fx.GraphModule) -> Hashable:
+        number: dict[Node, int] = {}
+        records: list[Hashable] = [policy_key(module.meta.get(CONTEXT_FN))]
+        for node in module.graph.nodes:
+            if is_body(node):
+                continue
+            if node.op == "placeholder":
+                records.append(("takes", self._identity.value_key(node.meta.get("example_value"))))
+            elif node.op == "output":
+                records.append(("returns", constant_key(node.args, number.__getitem__)))
+            else:
+                operands: list[Node] = []
+                torch.fx.map_arg((node.args, node.kwargs), operands.append)
+                wiring = tuple(number[operand] for operand in operands if not is_body(operand))
+                records.append((self._identity.key(node, self._state_of(node)), wiring))
+            number[node] = len(number)
+        return tuple(records)
