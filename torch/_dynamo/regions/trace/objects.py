@@ -72,9 +72,15 @@ def _checked(found: Any, name: str) -> Any:
 
 
 def checks_by_code(kind: Any) -> bool:
-    """Whether ``isinstance`` asks code of a class, which may look at more of an object than what its class is."""
+    """Whether ``isinstance`` asks the program's code in a class, which may look at more of an object than its class.
+
+    Each module asks torch's own, of Parameter and Buffer, about what it is given: they look at the object's attributes,
+    and those are compared.
+    """
     found = find_in_class(type(kind), "__instancecheck__") if is_a(kind, type) else MISSING
-    return isinstance(found, types.FunctionType) and found is not abc.ABCMeta.__instancecheck__
+    if not isinstance(found, types.FunctionType) or found is abc.ABCMeta.__instancecheck__:
+        return False
+    return found.__module__.partition(".")[0] != "torch"
 
 
 def _builtin_getattribute(kind: Any) -> Any:
