@@ -1,4 +1,4 @@
-"""The code that Inductor writes for CUDA, flat and with the flag, for ten small models: no GPU is needed.
+"""The code that Inductor writes for CUDA, overlay flat and with the flag, for ten small models: no GPU is needed.
 
 usage: python -m benchmarks.cuda_code [MODEL ...]      writes their rows in benchmarks/results/cuda_code.md
 
@@ -22,20 +22,20 @@ WORKER = ROOT / "test" / "testing" / "cuda_worker.py"
 RESULT = Path(__file__).parent / "results" / "cuda_code.md"
 MODELS = ("llama", "qwen3", "gemma2", "gpt2", "opt", "bert", "vit", "t5", "whisper", "convnext")
 
-HEAD = """# Code for CUDA, with the flag and flat
+HEAD = """# Code for CUDA, with the flag and overlay flat
 
 Made by `python -m benchmarks.cuda_code` with torch {torch} and triton {triton}, where there is no GPU: models of
 [zoo.py](../zoo.py) and [zoo_more.py](../zoo_more.py) with {layers} layers (a stage or stack), {dtype}, random weights.
-Each cell is flat → flag.
+Each cell is overlay flat → flag.
 
-- **kernels**: different Triton kernels, by content; *new*: those of the flag's that flat has not. What flat keeps in
-  registers between two layers is an operand or a result of a call here, so a fused kernel becomes two others.
+- **kernels**: different Triton kernels, by content; *new*: those of the flag's that overlay flat has not. What it keeps
+  in registers between two layers is an operand or a result of a call here, so a fused kernel becomes two others.
 - **launches**: of Triton kernels in one step; *crossing*: buffers that are made for a call or returned by one. That is
-  what boundaries explain, but for what flat computes once for all layers (a mask made ready for attention) and each
-  call by itself.
+  what boundaries explain, but for what overlay flat computes once for all layers (a mask made ready for attention)
+  and each call by itself.
 - **operators**: launches of torch's own kernels (matrix products, attention, convolutions).
 - **copies**: launches that only move data.
-- **peak**: bytes alive at once in a step, parameters included, flag / flat.
+- **peak**: bytes alive at once in a step, parameters included, flag / overlay flat.
 - **compiled**: kernels that Triton and ptxas compiled, in their first configuration; a failure would end the run.
 - **wrong**: launches outside of the device guard or on another stream, and arguments that are not aligned as the kernel
   was told.
@@ -48,7 +48,7 @@ What this does not show is time. `make gpu` measures it where there is a GPU.
 
 
 def measure(model: str, *options: str) -> dict[str, dict[str, Any]]:
-    """What the worker says of ``model``: its flat code and the flag's."""
+    """What the worker says of ``model``: the code of overlay flat and of the flag."""
     command = [sys.executable, str(WORKER), model, *options]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
@@ -58,7 +58,7 @@ def measure(model: str, *options: str) -> dict[str, dict[str, Any]]:
 
 
 def row(model: str, step: str, found: dict[str, dict[str, Any]]) -> str:
-    flat, flag = found["flat"], found["flag"]
+    flat, flag = found["overlay flat"], found["flag"]
     new = len(set(flag["kernels"]) - set(flat["kernels"]))
     both = {
         "kernels": (len(flat["kernels"]), len(flag["kernels"])),

@@ -1,4 +1,4 @@
-"""What regions give on a GPU: flat, each block compiled by itself, marked blocks, and the flag.
+"""What regions give on a GPU: overlay flat, each block compiled by itself, marked blocks, and the flag.
 
 usage: make gpu [TORCH=2.15.0], or python -m benchmarks.gpu [MODEL ...]      without a GPU it says so, and does nothing
 
@@ -22,7 +22,7 @@ import torch
 from benchmarks import zoo, zoo_more
 
 
-WAYS = ("flat", "per block", "mark", "flag")
+WAYS = ("overlay flat", "per block", "mark", "flag")
 MODELS = ("llama", "gpt2", "bert", "vit", "t5", "whisper")
 STEPS = 50
 

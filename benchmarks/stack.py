@@ -3,15 +3,15 @@
     python -m benchmarks.stack [ROW...] [--layers 8] [--backend aot_eager] [--repeat 5]
 
 Each row (benchmarks/stack_rows.py) is a decoder with one feature, and one training step of it that is compiled cold.
-The modes have processes of their own, which take turns: ``stock`` is TORCH_REGIONS=0, ``flat`` the overlay without the
-flag, ``flag`` with it. A process has compiled the row once before it is measured, and reads no compile cache.
+The modes (benchmarks/modes.py) have processes of their own, which take turns. A process has compiled the row once
+before it is measured, and reads no compile cache.
 
-- ``flag/flat``, ``flag/stock``: CPU seconds of the compile, by the least of the turns, and in brackets by the median.
-  What the same step takes once it is compiled is subtracted.
+- ``flag / overlay flat``, ``flag / stock flat``: CPU seconds of the compile, by the least of the turns, and in brackets
+  by the median.  What the same step takes once it is compiled is subtracted.
 - ``outlined``: operators in bodies, of all operators of the graph; those in operators with bodies count.
-- ``saved``: tensors that the step saves for its backward, but for parameters, and their KB: flat, then flag.
-- ``peak``: the most memory that a step holds over what was held when it began, flag over flat.
-- ``equal``: whether loss and gradients are flat's: ``bits``, ``close`` (as torch.testing has it), or NO.
+- ``saved``: tensors that the step saves for its backward, but for parameters, and their KB: overlay flat, then flag.
+- ``peak``: the most memory that a step holds over what was held when it began, flag over overlay flat.
+- ``equal``: whether loss and gradients are those of overlay flat: ``bits``, ``close`` (as torch.testing has it), or NO.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import argparse
 import functools
 import gc
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -32,11 +31,12 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
+from benchmarks.modes import FLAG, OVERLAY_FLAT, STOCK_FLAT, environment
 from benchmarks.run_time import peak
 from benchmarks.stack_rows import ROWS
 
 
-MODES = ("stock", "flat", "flag")
+MODES = (STOCK_FLAT, OVERLAY_FLAT, FLAG)
 
 
 def _step(module: Any, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -67,7 +67,7 @@ def measure(name: str, mode: str, layers: int, backend: str) -> dict[str, Any]:
     counters.clear()
     torch.manual_seed(0)
     module, inputs = ROWS[name](layers)
-    with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag"):
+    with torch._dynamo.config.patch(use_graph_deduplication=mode == FLAG):
         compiled = torch.compile(module, backend=backend)
         step = functools.partial(_step, compiled, inputs)
         seconds = []
@@ -101,14 +101,9 @@ def _serve(name: str, mode: str, layers: int, backend: str) -> None:
 
 
 def _worker(arguments: list[str], mode: str) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "TORCH_REGIONS": "0" if mode == "stock" else "strict",
-        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    own = environment(mode, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     command = [sys.executable, "-m", "benchmarks.stack", "--serve", mode, *arguments]
-    return subprocess.Popen(command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(command, text=True, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _ask(worker: subprocess.Popen[str]) -> dict[str, Any]:
@@ -135,10 +130,10 @@ def _equal(one: list[Any], other: list[Any]) -> str:
 def _line(name: str, turns: dict[str, list[dict[str, Any]]]) -> str:
     seconds = {mode: [turn["seconds"] for turn in turns[mode]] for mode in MODES}
     ratios = []
-    for base in ("flat", "stock"):
-        least, median = (of(seconds["flag"]) / of(seconds[base]) for of in (min, statistics.median))
+    for base in (OVERLAY_FLAT, STOCK_FLAT):
+        least, median = (of(seconds[FLAG]) / of(seconds[base]) for of in (min, statistics.median))
         ratios.append(f"{least:.2f} ({median:.2f})")
-    flat, flag = turns["flat"][0], turns["flag"][0]
+    flat, flag = turns[OVERLAY_FLAT][0], turns[FLAG][0]
     saved = ", ".join(f"{number} of {size / 1024:.0f} KB" for number, size in (flat["saved"], flag["saved"]))
     cells = [
         name,
@@ -163,7 +158,16 @@ def main() -> None:
     if options.serve:
         _serve(options.rows[0], options.serve, options.layers, options.backend)
         return
-    columns = ["row", *MODES, "flag/flat", "flag/stock", "outlined", "saved: flat, flag", "peak", "equal"]
+    columns = [
+        "row",
+        *MODES,
+        "flag / overlay flat",
+        "flag / stock flat",
+        "outlined",
+        "saved: overlay flat, flag",
+        "peak",
+        "equal",
+    ]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for name in options.rows or ROWS:
         arguments = [name, "--layers", str(options.layers), "--backend", options.backend]

@@ -30,7 +30,7 @@ model = pytest.mark.parametrize("case", CASES, ids=" ".join)
 def found(case, *options):
     """What the flat code and the flag's do in a step of a model."""
     both = measure(*case, *options)
-    return both["flat"], both["flag"]
+    return both["overlay flat"], both["flag"]
 
 
 @model

@@ -78,7 +78,7 @@ def test_sizes_made_of_sizes_are_in_the_body():
     torch._dynamo.mark_dynamic(ids, 1)
     with reported() as report:
         torch.compile(example.model, backend=report.backend())(input_ids=ids)
-    assert (report.bodies, report.calls, sum(report.flat.values())) == (1, 3, 0)
+    assert (report.bodies, report.calls, sum(report.left.values())) == (1, 3, 0)
 
 
 WITH_DROPOUT = ["llama", "gpt2", "bert", "vit", "t5", "whisper", "swin", "deberta"]

@@ -66,7 +66,7 @@ def main() -> None:
 
     options = {name: ast.literal_eval(value) for name, value in (each.split("=", 1) for each in given.set)}
     found, compiled = {}, {}
-    for name, flag in (("flat", False), ("flag", True)):
+    for name, flag in (("overlay flat", False), ("flag", True)):
         mode = FakeTensorMode()
         example = zoo_more.build(given.model, given.layers)
         example.model.train(given.training)
