@@ -1,5 +1,7 @@
 """Programs that an earlier version of the reuse got wrong, each named after what it did not see."""
 
+import inspect
+
 import pytest
 import torch
 import torch._dynamo
@@ -297,7 +299,20 @@ def identity_of_tuples(mark):
     return program, []
 
 
+def _with_default(k):
+    return lambda x, y=k: x
+
+
+def signature_that_the_frame_has_kept(mark):
+    functions = [_with_default(k) for k in (2, 2, 3)]
+    layers = [Plain(f=f) for f in (functions[0], *functions)]
+    inner = loop(mark, lambda o, x: x.sin() * inspect.signature(o.f).parameters["y"].default, layers)
+    edits = [lambda: setattr(layers[3], "f", functions[1]), lambda: setattr(layers[1], "f", functions[2])]
+    return lambda x: inner(x * len(inspect.signature(functions[0]).parameters)), edits
+
+
 PROGRAMS = [
+    signature_that_the_frame_has_kept,
     global_that_is_itself_an_argument,
     argument_that_is_also_reached_through_another,
     element_of_a_list_that_is_an_argument_too,
@@ -357,6 +372,7 @@ def test_reuse_is_what_the_programs_are_about():
         if counters["regions"]["reused"]:
             reused.add(make.__name__)
     assert reused >= {
+        "signature_that_the_frame_has_kept",
         "global_that_is_behind_an_argument",
         "global_that_is_behind_a_later_argument",
         "global_that_is_an_argument",

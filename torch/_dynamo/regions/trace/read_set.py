@@ -35,7 +35,6 @@ from torch._dynamo.variables.hashable import HashableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch._dynamo.variables.tensor import TensorVariable
-from torch._dynamo.variables.user_defined import InspectVariable
 from torch.utils._ordered_set import OrderedSet
 
 
@@ -91,6 +90,8 @@ class ReadSetRecorder:
         self._outer_sources = output.current_tracer.traced_sources
         output.current_tracer.traced_sources = type(self._outer_sources)()
         output.variable_tracker_cache.recorders.append(self)  # type: ignore[attr-defined]
+        # An answer of inspect.signature that the frame has kept would hide what it depends on.
+        self._outer_signatures, output.signature_cache = output.signature_cache, {}
         recorders = RECORDERS.of(output)
         self._watch = Watch(self.tx, () if recorders else INDEXED.of(output).values())
         recorders.append(self)
@@ -104,6 +105,7 @@ class ReadSetRecorder:
         output = self.tx.output
         RECORDERS.of(output).remove(self)
         output.variable_tracker_cache.recorders.remove(self)  # type: ignore[attr-defined]
+        output.signature_cache = {**output.signature_cache, **self._outer_signatures}
         own = output.current_tracer.traced_sources
         self.sources.update(own)
         self._outer_sources.update(own)
@@ -129,9 +131,7 @@ class ReadSetRecorder:
             held = self.deferred.load_bound(item, name, value)
             if held is not value:
                 return held
-        # What inspect finds out of a function is kept by Dynamo and does not change.
-        if not isinstance(item, InspectVariable):
-            self.read_pending.append(item)
+        self.read_pending.append(item)
         return value
 
     def _count(self) -> tuple[int, ...]:
