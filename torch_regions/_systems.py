@@ -233,8 +233,9 @@ SYSTEMS = (
             "torch._inductor.regions.",
             "torch._subclasses.",
             "torch.fx.",
+            "torch.utils.",
         ),
-        ("inductor/", "subclasses/", "fx/"),
+        ("inductor/", "subclasses/", "fx/", "utils/"),
     ),
 )
 
