@@ -113,9 +113,10 @@ def test_the_stock_function_runs_without_flag_and_mark(folder, target, backend):
     assert found["calls"].get(target, 0) == 0
 
 
-# Reached by programs that have opaque objects, that read what they have changed, that format what they read, and for
-# wrappers that call no regions.
+# Reached by programs that have opaque objects, that read what they have changed, that format what they read, that call
+# functions under `assume_constant_result`, and for wrappers that call no regions.
 RARE = {
+    "torch._dynamo.variables.functions:invoke_and_store_as_constant",
     "torch._higher_order_ops.passes.inline_invoke_subgraph:inline_invoke_subgraph",
     "torch._dynamo.variables.script_object:TorchScriptObjectVariable.as_python_constant",
     "torch._dynamo.variables.script_object:CustomClassObjectVariable.as_python_constant",

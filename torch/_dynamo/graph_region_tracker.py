@@ -120,7 +120,8 @@ class GraphRegionTracker:
     def track_node(self, tx: InstructionTranslatorBase, node: Node) -> None:
         """Notes the instruction and the global state that ``node`` is recorded by.  Its value need not be known yet."""
         if node not in self._state_of_node:
-            state = global_state_key()
+            # An input is there before anything is computed.
+            state = self._began_with if node.op == "placeholder" else global_state_key()
             self._state_of_node[node] = self._state_numbers.setdefault(state, len(self._state_numbers))
             self._instruction_of_node[node] = tx.f_code, tx.instruction_pointer
 
