@@ -393,14 +393,15 @@ def test_a_write_to_a_list_of_tensors_stays_outside(backend):
     _against_flat(f, lambda: _weights(), backend)
 
 
-def test_a_choice_of_attention_kernel_in_the_program_keeps_it_flat():
+def test_a_choice_of_attention_kernel_around_layers_keeps_them_flat():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def f(x, ws):
-        for i, w in enumerate(ws):
-            with sdpa_kernel(SDPBackend.MATH if i < 3 else SDPBackend.FLASH_ATTENTION):
-                q = (x @ w).view(1, 1, 4, 4)
-                x = F.scaled_dot_product_attention(q * 1.1, q.sin(), q.cos()).view(4, 4).sigmoid() * 2 + x
+        for kernel, some in ((SDPBackend.MATH, ws[:3]), (SDPBackend.FLASH_ATTENTION, ws[3:])):
+            with sdpa_kernel(kernel):
+                for w in some:
+                    q = (x @ w).view(1, 1, 4, 4)
+                    x = F.scaled_dot_product_attention(q * 1.1, q.sin(), q.cos()).view(4, 4).sigmoid() * 2 + x
         return x
 
     # A body's backward would be traced outside of these contexts, with another kernel.

@@ -14,4 +14,5 @@ def test_nothing_of_a_dropped_model_is_left(way, reset):
     first, second = run(way, 20, reset, 10)
     assert frames["ok"] == 20  # each was compiled
     assert (first.models, first.parameters) == (second.models, second.parameters) == (0, 0)
-    assert first.regions == second.regions
+    # What tests before this one have left may go meanwhile; nothing is to be added.
+    assert second.regions <= first.regions
