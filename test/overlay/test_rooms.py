@@ -103,6 +103,40 @@ def test_files_and_functions_are_short(name):
     assert not [f.name for f in functions if f.end_lineno - f.lineno + 1 > MAX_LINES_OF_A_FUNCTION]
 
 
+# Two names for one object that Dynamo, fx and Inductor have: the frame's graph, a proxy's node, a number's expression.
+ONE_OBJECT = {("tx", "output"), ("_tx", "output"), ("V", "graph"), ("proxy", "node"), ("node", "expr")}
+
+
+def _reached(text):
+    """What the code reaches through objects, as lists of names, each of ``ONE_OBJECT`` as one."""
+    tree = ast.parse(text)
+    imported = {
+        (a.asname or a.name).partition(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names
+    }
+    for node in ast.walk(tree):
+        names = []
+        while isinstance(node, ast.Attribute):
+            names.insert(0, node.attr)
+            node = node.value
+        if names and isinstance(node, ast.Name) and node.id not in imported:
+            names.insert(0, node.id)
+            yield [name for i, name in enumerate(names) if not i or (names[i - 1], name) not in ONE_OBJECT]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_a_file_uses_is_at_hand(name):
+    """An object, what it holds, what that holds, and a name of it: what is further away is given, or given a name."""
+    assert not [".".join(names) for names in _reached(MODULES[name].read_text()) if len(names) > 4]
+
+
+def test_a_service_that_is_far_away_is_seen():
+    reached = list(_reached("import torch\ntorch.a.b.c.d.e()\nself.tx.output.a.b.c()\nself.calls.cache.entries.find()"))
+    assert [names for names in reached if len(names) > 4] == [
+        ["self", "tx", "a", "b", "c"],
+        ["self", "calls", "cache", "entries", "find"],
+    ]
+
+
 def test_a_circle_is_seen():
     """The test can fail: one arrow back, and the circle is found."""
     back = ARROWS.copy()

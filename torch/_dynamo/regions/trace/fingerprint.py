@@ -164,7 +164,8 @@ class Arguments:
         value = tracker.proxy.node.meta.get("example_value")
         if value is None:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, f"{tracker.proxy.node} has no value")
-        if self._tx.output.side_effects.store_attr_mutations.get(tracker):
+        side_effects = self._tx.output.side_effects
+        if side_effects.store_attr_mutations.get(tracker):
             raise CannotReuse(
                 ReuseMissReason.READS_PENDING_STATE, f"{tracker.proxy.node} has attributes of the frame's"
             )
@@ -210,7 +211,8 @@ class Arguments:
 
     def _sourced(self, value: Any, source: Source, unseen: VariableTracker) -> Hashable:
         """Adds the leaf of a value that was not looked at; ``unseen`` stands for its tracker when there is none."""
-        known = self._tx.output.side_effects.id_to_variable.get(id(value))
+        side_effects = self._tx.output.side_effects
+        known = side_effects.id_to_variable.get(id(value))
         source = bare(source)
         if known is None or known.source is None:
             self.leaves.append(Leaf(unseen, (source,)))

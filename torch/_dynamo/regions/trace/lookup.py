@@ -294,7 +294,8 @@ def _alias_guards(actions: GuardActions, binding: SourceBinding, known: Source |
 
 def keep_class_lookups(match: Match) -> None:
     """Notes the lookups in classes that tracing the call would have been the first to make, as Dynamo does."""
-    for index, makers in match.entry.condition.checks.in_classes:
+    checks: Checks = match.entry.condition.checks
+    for index, makers in checks.in_classes:
         binding = match.bindings[index]
         if binding.action is GuardAction.REINSTALL:
             match.actions.keep_class_lookup(binding, makers)

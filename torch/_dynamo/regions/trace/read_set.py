@@ -167,8 +167,8 @@ class ReadSetRecorder:
 
     def made_since(self) -> set[int]:
         """ids of the trackers of the objects that the call made."""
-        known = set(map(id, self._known))
-        return {id(t) for t in self.tx.output.side_effects.id_to_variable.values() if id(t) not in known}
+        known, side_effects = set(map(id, self._known)), self.tx.output.side_effects
+        return {id(t) for t in side_effects.id_to_variable.values() if id(t) not in known}
 
     def looked_at(self) -> list[Source]:
         """Sources that the call asked for, but for those that are still lazy."""

@@ -196,8 +196,8 @@ class RecipeWriter:
 
     def _value(self, tracker: Any) -> Recipe:
         node = tracker.proxy.node
-        index = self.indices.get(node)
-        if self.tx.output.side_effects.store_attr_mutations.get(tracker):
+        index, side_effects = self.indices.get(node), self.tx.output.side_effects
+        if side_effects.store_attr_mutations.get(tracker):
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor with attributes of the user's")
         if index is None:
             if tracker.source is None:
