@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AUTHOR = ("torch-regions", "torch-regions@invalid")
 # Where the tests of the series are in torch's tree, and which of ours they are
 _TESTS = "test/regions"
-_TEST_FOLDERS = ("testing", "dynamo", "functorch", "fx", "higher_order_ops", "inductor", "subclasses")
+_TEST_FOLDERS = ("testing", "dynamo", "functorch", "fx", "higher_order_ops", "inductor", "subclasses", "utils")
 _PYTEST = "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\n"
 # What is not part of the series
 _OURS = re.compile(r"^\s*(?:from|import) (?:torch_regions|benchmarks)\b", re.MULTILINE)
