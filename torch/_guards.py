@@ -42,6 +42,9 @@ class InvokeSubgraphReuseCondition:
     # What the guards at these sources say, and how they are made again. Without them a body would be reused for another
     # attribute, type or constant than it was traced with.
     facts: list[Any]
+    # Sources at which the frame had made all guards before the call, and that the call did not ask for. Without them, a
+    # reuse would guard what the frame has read of one layer only in each layer.
+    found_there: set[Any]
     # (source, own attributes, hooks...): what no guard says of an object. Without it, a hook or an attribute
     # that shadows one of the class would be overlooked.
     states: list[tuple[Any, Hashable]]

@@ -16,7 +16,7 @@ from user code:
   File "<fuzzed -3666572060559908484>", line 24, in forward
     return part0(s, h)
            ^^^^^^^^^^^
-  File "/tmp/fz/torch/_higher_order_ops/invoke_subgraph.py", line 147, in region
+  File "torch/_higher_order_ops/invoke_subgraph.py", line 147, in region
     return invoke_subgraph_placeholder(fn, *args, **kwargs)
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 

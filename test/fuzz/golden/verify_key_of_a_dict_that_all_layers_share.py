@@ -13,7 +13,7 @@ from user code:
    File "<fuzzed 1374660669208037661>", line 42, in forward
     h = apply(l, h)
         ^^^^^^^^^^^
-  File "/tmp/fz/torch/_higher_order_ops/invoke_subgraph.py", line 147, in region
+  File "torch/_higher_order_ops/invoke_subgraph.py", line 147, in region
     return invoke_subgraph_placeholder(fn, *args, **kwargs)
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   File "<fuzzed 1374660669208037661>", line 21, in apply

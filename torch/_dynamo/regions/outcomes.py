@@ -68,6 +68,7 @@ class ReuseMissReason(enum.Enum):
     GUARD_FAILS = "an earlier call read something that is different here"
     OBJECT_DIFFERS = "an object has other attributes or hooks than the earlier call's"
     ALIASING_DIFFERS = "other things are the same object than in the earlier call"
+    READ_BY_FRAME = "the frame has read something of the earlier call's arguments that it has not read of these"
     CAPTURE_DIFFERS = "a captured tensor has other metadata than the earlier call's"
 
 

@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch._dynamo
 from testing.changing_things import PROGRAMS, Counter, Plain
+from torch._dynamo.regions.outcomes import ReuseMissReason, outcomes
+from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
 
@@ -54,3 +56,51 @@ def test_a_cell_of_the_body_is_bound_by_each_call():
     wanted = stack(lambda body: body)(X)
     torch.testing.assert_close(torch.compile(stack(torch.compiler.nested_compile_region), backend="eager")(X), wanted)
     assert counters["regions"]["reused"] == 2
+
+
+def _with_reads(reads):
+    """A frame that reads an attribute of the layers at ``reads``, which the region does not, and the layers."""
+    layers = [Plain(w=torch.ones(4) * 2, kind=Plain(name="full")) for _ in range(5)]
+    run = torch.compiler.nested_compile_region(lambda layer, x: x.sin() * layer.w)
+
+    def f(x):
+        x = x * 1
+        for i in reads:
+            if layers[i].kind.name == "full":
+                x = x + 1
+        for layer in layers:
+            x = run(layer, x)
+        return x
+
+    return f, layers
+
+
+@pytest.mark.parametrize("verified", [False, True], ids=["reused", "verified"])
+def test_what_the_frame_reads_of_one_layer_is_not_guarded_in_others(verified):
+    f, layers = _with_reads([0])
+    frames = CompileCounter()
+    compiled = torch.compile(f, backend=frames, fullgraph=True)
+    with torch._dynamo.config.patch(verify_region_reuse=verified):
+        compiled(X)
+        layers[3].kind.name = "other"
+        torch.testing.assert_close(compiled(X), f(X))
+        assert frames.frame_count == 1
+        # The second call is traced too, and is the one that the others are stamped out of.
+        assert counters["regions"]["verified" if verified else "reused"] == 3
+        assert ReuseMissReason.READ_BY_FRAME in [call.miss for call in outcomes()]
+        layers[0].kind.name = "other"
+        torch.testing.assert_close(compiled(X), f(X))
+        assert frames.frame_count == 2
+
+
+@pytest.mark.parametrize("verified", [False, True], ids=["reused", "verified"])
+def test_what_the_frame_reads_of_each_layer_keeps_no_call_from_being_reused(verified):
+    f, layers = _with_reads(range(5))
+    frames = CompileCounter()
+    compiled = torch.compile(f, backend=frames, fullgraph=True)
+    with torch._dynamo.config.patch(verify_region_reuse=verified):
+        compiled(X)
+    assert counters["regions"]["verified" if verified else "reused"] == 4
+    layers[3].kind.name = "other"
+    torch.testing.assert_close(compiled(X), f(X))
+    assert frames.frame_count == 2

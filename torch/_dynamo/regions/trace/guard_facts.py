@@ -214,3 +214,12 @@ def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[S
         return GuardFact(source, kind, guard.create_fn, resolve(source), source in opaque)
     except Exception as e:
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}: {e}") from None
+
+
+def maker_key(make: Any) -> str:
+    """The kind of guard, and what it is about besides its source."""
+    bound = getattr(make, "keywords", {})
+    name = getattr(make, "func", make).__name__
+    if name == "TENSOR_MATCH":
+        return name  # the tensor itself, by weak reference
+    return name + "".join(f" {k}={v.name if isinstance(v, Source) else repr(v)}" for k, v in bound.items())

@@ -25,7 +25,9 @@ Dynamo's own lists.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import types
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -35,7 +37,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments
-from torch._dynamo.regions.trace.guard_facts import OF_VALUES
+from torch._dynamo.regions.trace.guard_facts import OF_VALUES, maker_key
 from torch._dynamo.regions.trace.objects import EXACT, is_a, unguarded_state
 from torch._dynamo.regions.trace.operands import build_as_traced, name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
@@ -168,6 +170,8 @@ def _check(
     known = [tracker for i in checks.distinct if (tracker := bindings[i].known) is not None]
     if changed := pending(tx, known) or next((t for t in known if _is_new_in(tx, t)), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
+    _check_read_by_frame(tx, checks, bindings, actions)
+    # The last one: what is built has guards.
     _check_built(tx, condition, actions)
 
 
@@ -257,31 +261,51 @@ def void_maker() -> Any:
 
 def substituted_guards(match: Match) -> list[tuple[Source, Any]]:
     """The guards that tracing the call would install, and that say something: source and maker of each."""
-    actions, bindings = match.actions, match.bindings
     checks: Checks = match.entry.condition.checks
     void = void_maker()
-    of = actions.substitution.of
+    at = [_guards_at(install, checks, match.bindings, match.actions, void) for install in checks.installs]
+    return list(itertools.chain.from_iterable(at))
+
+
+def _guards_at(
+    install: tuple[int, Any, bool], checks: Checks, bindings: list[SourceBinding], actions: GuardActions, void: Any
+) -> Iterable[tuple[Source, Any]]:
+    """The guards that tracing the call would install at one step of the plan."""
+    index, makers, tracked = install
+    binding = bindings[index]
+    action = binding.action
+    if action is GuardAction.SAME or action is GuardAction.CLASS_LOOKUP:
+        return ()
+    if action is GuardAction.ALIAS:
+        return _alias_guards(actions, binding, actions.known(binding.value))
     found: list[tuple[Source, Any]] = []
-    for index, makers, tracked in checks.installs:
-        binding = bindings[index]
-        action = binding.action
-        if action is GuardAction.SAME or action is GuardAction.CLASS_LOOKUP:
+    own = action is GuardAction.REINSTALL
+    if own and tracked and index in checks.aliases:
+        found += _alias_guards(actions, binding, actions.substitution.of(bindings[checks.aliases[index]]))
+    new = None
+    for make in makers if type(binding.source) is not TypeDictSource else actions.unguarded(binding, makers):
+        if make is void or make is None:
             continue
-        if action is GuardAction.ALIAS:
-            found += _alias_guards(actions, binding, actions.known(binding.value))
-            continue
-        own = action is GuardAction.REINSTALL
-        if own and tracked and index in checks.aliases:
-            found += _alias_guards(actions, binding, of(bindings[checks.aliases[index]]))
-        new = None
-        for make in makers if type(binding.source) is not TypeDictSource else actions.unguarded(binding, makers):
-            if make is void:
-                continue
-            if new is None:
-                new = (binding.new or of(binding)) if own else actions.behind_known(binding.source)
-            if new is not binding.source:
-                found += ((new, make),)
-    return [(source, make) for source, make in found if make is not None]
+        if new is None:
+            new = (binding.new or actions.substitution.of(binding)) if own else actions.behind_known(binding.source)
+        if new is not binding.source:
+            found += ((new, make),)
+    return found
+
+
+def _check_read_by_frame(
+    tx: InstructionTranslatorBase, checks: Checks, bindings: list[SourceBinding], actions: GuardActions
+) -> None:
+    """Raises CannotReuse unless the frame has the guards that the earlier call found there, and may not have read.
+
+    Tracing might make none of them: the program would recompile for a change that it does not see.
+    """
+    void, guards = void_maker(), tx.output.guards
+    for install in checks.found_there:
+        for source, make in _guards_at(install, checks, bindings, actions, void):
+            there = (g for g in guards.source_to_guards.get(source, ()) if g in guards.inner)
+            if maker_key(make) not in (maker_key(g.create_fn) for g in there):
+                raise CannotReuse(ReuseMissReason.READ_BY_FRAME, source.name)
 
 
 def _alias_guards(actions: GuardActions, binding: SourceBinding, known: Source | None) -> list[tuple[Source, Any]]:

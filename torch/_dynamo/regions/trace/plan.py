@@ -162,6 +162,9 @@ class Checks:
             (n := number(source), makers.get(source, ()), id(self.plan.steps[n].old) in condition.tracked)
             for source in dict.fromkeys((*condition.sources, *condition.indices))
         ]
+        # Those of them whose guards the traced call found there.
+        found_there: set[Source] = condition.found_there
+        self.found_there = [install for install in self.installs if self.plan.steps[install[0]].source in found_there]
         # Sources of numbers that the traced call found to be constants.
         self.numbers = [fact.source for fact in facts if fact.may_have_a_symbol]
         # (number of a step, makers) where something is looked up in a class

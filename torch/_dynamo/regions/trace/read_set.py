@@ -8,7 +8,8 @@ set is not what was recorded; it is all that may have been read:
 
 - *behind an argument* (a source that begins with an argument's source): every guard there is, made
   by this call or before, and every tracker there is.  Each must hold again behind the new
-  argument.  It is a little more than was read, and never less.
+  argument.  It is a little more than was read, and never less.  Where the call may not have read a guarded source, as
+  the frame had made the guard before, the frame must have made it for the other call too: nothing is guarded more.
 - *elsewhere*: such a source is the same source in every call, so the same real object answers.  Only
   what the frame itself changes meanwhile can differ.  For that, the objects that the call read are
   kept (``ReadSetRecorder.read_objects``); a change of one that is pending refuses.
@@ -76,6 +77,8 @@ class ReadSetRecorder:
         # Trackers that were changed, but for those that the call made.
         self.changed: list[VariableTracker] = []
         self._counts = self._count()
+        # How many guards the frame has made before the call; they are in order.
+        self.guards_before = len(tx.output.guards)
         # Objects that Dynamo knew before the call. Kept, so that no id is used again.
         self._known = list(tx.output.side_effects.id_to_variable.values())
         # tracker -> name -> what the frame had bound it to before the call

@@ -185,6 +185,7 @@ def _condition(
         behind.leaf_sources,
         sources,
         facts,
+        _found_there(tx, recorder, guarded, (*behind.roots, *looked_at, *held)),
         [(source, unguarded_state(value)) for source, value in values],
         unmoved,
         tracked,
@@ -220,6 +221,15 @@ def _guards_by_source(tx: InstructionTranslatorBase) -> dict[Source, list[Any]]:
         (source, [g for g in of_source if g in guards.inner]) for source, of_source in guards.source_to_guards.items()
     )
     return {source: of_source for source, of_source in index if of_source}
+
+
+def _found_there(
+    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, guarded: list[Source], read: Iterable[Source]
+) -> set[Source]:
+    """Those of ``guarded`` that have no guard of the call's own, and that are not among ``read``."""
+    made = {guard.originating_source for guard in itertools.islice(tx.output.guards, recorder.guards_before, None)}
+    asked_for = set(map(bare, read))
+    return {s for s in guarded if s not in made and bare(s) not in asked_for}
 
 
 class _Behind:

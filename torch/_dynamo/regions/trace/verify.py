@@ -14,6 +14,7 @@ import torch.fx
 from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
 from torch._dynamo.regions.trace.expressions import Applied, BindingValue
+from torch._dynamo.regions.trace.guard_facts import maker_key
 from torch._dynamo.regions.trace.lookup import substituted_guards, to_be_tracked, void_maker
 from torch._dynamo.regions.trace.operands import name_of
 from torch._dynamo.regions.trace.substitution import SourceSubstitution, resolver
@@ -159,17 +160,8 @@ def _guard_key(tx: InstructionTranslatorBase, source: Source, make: Any) -> tupl
     if "__mro__" in source.name:
         value = resolver(tx)(source)
         if type(value) is types.FunctionType:
-            return f"{value.__qualname__} at {id(value)}", _kind(make)
-    return source.name, _kind(make)
-
-
-def _kind(make: Any) -> str:
-    """The kind of guard, and what it is about besides its source."""
-    bound = getattr(make, "keywords", {})
-    name = getattr(make, "func", make).__name__
-    if name == "TENSOR_MATCH":
-        return name  # the tensor itself, by weak reference
-    return name + "".join(f" {k}={v.name if isinstance(v, Source) else repr(v)}" for k, v in bound.items())
+            return f"{value.__qualname__} at {id(value)}", maker_key(make)
+    return source.name, maker_key(make)
 
 
 def _same(what: str, expected: list[str], found: list[str]) -> None:
