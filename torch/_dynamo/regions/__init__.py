@@ -1,1 +1,1 @@
-"""Regions that repeat in one frame: traced once, stamped out, outlined into one body."""
+"""A region that repeats in a frame is traced once, stamped out for its other calls, and outlined into one body."""

@@ -1,4 +1,4 @@
-"""The calls of regions in one frame, as data: what tracing notes, and outlining reads at the end of the frame."""
+"""The region calls of one frame, as data: tracing writes them, and outlining reads them at the end of the frame."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ State = TypeVar("State")
 
 
 class PerFrame(Generic[State]):
-    """State that a module keeps for each frame that is traced.  It goes with the frame."""
+    """A module's state for each traced frame.  It goes with the frame."""
 
     def __init__(self, make: Callable[[Any], State]) -> None:
-        """``make(output)`` gives the state that a frame begins with; ``output`` is its OutputGraph."""
+        """``make(output)`` returns the initial state of the frame whose OutputGraph is ``output``."""
         self._make = make
 
     def of(self, output: Any) -> State:
-        """The state for the frame of an OutputGraph; made when it is first asked for."""
-        try:  # a hook asks each time that Dynamo reads an attribute
+        """The state of the frame whose OutputGraph is ``output``, made on first use."""
+        try:  # hot: a hook calls this each time that Dynamo reads an attribute
             return output.__dict__["region_states"][self]  # type: ignore[no-any-return]
         except KeyError:
             states: dict[Any, Any] = output.__dict__.setdefault("region_states", {})
@@ -37,43 +37,43 @@ class PerFrame(Generic[State]):
 
 @dataclasses.dataclass
 class RegionCall:
-    """One call of a region, as it stands in a graph."""
+    """One call of a region, and its operators in the graph."""
 
     function: str
     caller: str  # file:line
-    # The user's stack where it is called, for the node that it becomes.
+    # The user's stack at the call, for the node that the call becomes.
     stack_trace: str | None = None
-    # What the user wants the body compiled with (nested_compile_region's options), or None.
+    # The options of nested_compile_region that the body is compiled with, or None.
     options: Any = None
-    # What the user says that it depends on (nested_compile_region's reuse_hash_fn): calls of equal keys have one body.
+    # What nested_compile_region's reuse_hash_fn returned, or None: calls with equal keys share one body.
     key: int | None = None
     graph: torch.fx.Graph | None = None
-    # Its operators in program order, those of inner calls included.
+    # The call's operators in program order, including those of inner calls.
     nodes: list[Node] = dataclasses.field(default_factory=list)
     inner: list[RegionCall] = dataclasses.field(default_factory=list)
-    # The call that this one was traced in, if any.
+    # The call during whose trace this one was made, if any.
     outer: RegionCall | None = None
-    # For a call that was a stamp: node of the call that it was stamped out of -> its own.
+    # For a stamped call whose operators were put back: node of the traced call -> this call's own.
     came_from: dict[Node, Node] = dataclasses.field(default_factory=dict)
     # The calls stamped out of this one.
     stamps: list[StampedCall] = dataclasses.field(default_factory=list)
-    # Why it is traced although the region was traced before, or why no other call may reuse it.
+    # Why this call could not reuse an earlier one, or why no later call can reuse this one.
     miss: CannotReuse | None = None
     ended: bool = False
     reused: bool = False
-    # Whether it is an automatic region (regions/trace/candidates.py).
+    # Whether this is an automatic region (regions/trace/candidates.py).
     automatic: bool = False
-    # What traces it, given the callee, the frame and the arguments; when None, the callee does.
+    # Traces the call, given callee, frame, arguments and keywords. If None, the callee's own method traces it.
     run: Callable[..., VariableTracker] | None = None
 
     @property
     def operands(self) -> list[Node]:
-        """Values that the operators take from outside, by first use."""
+        """The values from outside that the operators take, in the order of first use."""
         inside = set(self.nodes)
         return list(dict.fromkeys(o for n in self.nodes if not n._erased for o in n.all_input_nodes if o not in inside))
 
     def end(self, outcome: Outcome, reason: RegionInlineReason | None = None, detail: str = "") -> None:
-        """Records what became of the call, unless that was done before."""
+        """Records the outcome of the call, unless it has one already."""
         if not self.ended:
             self.ended = True
             self.reused = outcome is Outcome.REUSED
@@ -86,25 +86,25 @@ class StampedCall:
     """A call that was stamped out of a traced one."""
 
     node: Node
-    # node of the traced call -> the getitem that stands for it
+    # result node of the traced call -> the getitem that stands for it here
     results: dict[Node, Node]
     # The call that was being traced when this one was stamped out, if any.
     outer: RegionCall | None
 
     @property
     def operands(self) -> list[Node]:
-        """Values of the frame that stand for those that the traced call takes, in the same order."""
+        """This call's operands, in the order of the traced call's."""
         return list(self.node.args[2:])  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass
 class RegionFrame:
-    """The calls of regions in one frame."""
+    """The region calls of one frame."""
 
     outermost: list[RegionCall] = dataclasses.field(default_factory=list)
     # The call that is being traced, if any.
     open: RegionCall | None = None
-    # node of a region -> its name when the call ended that it was traced in: what the region calls it.
+    # node of a region -> its name when the call that recorded it ended: its name inside the region.
     inside: dict[Node, str] = dataclasses.field(default_factory=dict)
 
 

@@ -1,14 +1,13 @@
-"""When two nodes of a graph mean the same: the key of a node.
+"""Keys of graph nodes: nodes with equal keys mean the same.
 
-``NodeIdentity.key(node, state)`` is a hashable value.  Two call nodes with equal keys compute
-the same function of their operands under the same global state, and their operands and results
-have the same metadata.  Which node feeds which is *not* part of the key: that is the wiring, and
-a region's signature compares it (regions/outline/graph_view.py).  Where a node stands in the source is not
-part of it either, so equal blocks written on different lines are found.
+Two call nodes with equal ``NodeIdentity.key(node, state)`` compute the same function of their operands under the same
+global state, and their operands and results have the same metadata.  The key leaves out
 
-Anything that cannot be keyed raises ``Unkeyable``, and a node without a key is never merged.
+- the wiring, that is, which node feeds which: a region's signature compares it (regions/outline/graph_view.py);
+- the line of the program, so that equal blocks on different lines are found.
 
-What breaks without each field of a key is said beside the field.
+A node that has no key raises ``Unkeyable`` and is never merged.  A comment beside each field of a key says what breaks
+without it.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from torch.utils._pytree import tree_leaves
 
 Node = torch.fx.Node
 
-# Constants that compare by value once their type is known. bool stands apart from int because
-# True == 1, and str apart from its enum subclasses.
+# Constants that compare by value once their type is known. The type keeps bool apart from int,
+# because True == 1, and str apart from its enum subclasses.
 _BY_VALUE = (
     bool,
     int,
@@ -45,8 +44,8 @@ _BY_VALUE = (
     torch.layout,
     torch.memory_format,
 )
-# Objects that are only ever the same as themselves. They are kept in the key, not their id(),
-# so that an id reused after a roll-back cannot make two of them equal.
+# Objects that equal only themselves. A key holds the object instead of its id():
+# an id may be reused after a roll-back, and would make two of them equal.
 _BY_OBJECT = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -58,12 +57,12 @@ _BY_OBJECT = (
 )
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
-# Node annotations that a later pass reads; two calls that differ in one must not share a body.
+# Node annotations that a later pass reads: two calls that differ in one must not share a body.
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
 
 
 class Unkeyable(Exception):
-    """A value whose sameness cannot be decided; ``args[0]`` names it."""
+    """A value has no key; ``args[0]`` names the value."""
 
 
 def _number_key(number: float | complex) -> Hashable:
@@ -74,7 +73,7 @@ def _number_key(number: float | complex) -> Hashable:
 
 
 class Same:
-    """Equal for one object only, which it keeps: no other one comes to have its id."""
+    """Wraps an object to compare by identity.  Keeps the object alive, so that its id is not reused."""
 
     __slots__ = ("of",)
 
@@ -89,7 +88,7 @@ class Same:
 
 
 def function_key(function: types.FunctionType) -> Hashable:
-    """Key of what a Python function does: of its code, globals, defaults and cells, by identity."""
+    """Key of what a Python function does: its code, globals, defaults and cells, by identity."""
     named = (function.__kwdefaults__ or {}).items()
     return (
         function.__code__,
@@ -101,10 +100,9 @@ def function_key(function: types.FunctionType) -> Hashable:
 
 
 def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> Hashable:
-    """Key of an argument: every constant by type and value, containers by structure.
+    """Key of an argument: constants by type and value, containers by structure.
 
-    ``leaf`` is asked first about anything that is not a plain constant (operand nodes, tensors).
-    Raises Unkeyable for a value of any other kind.
+    ``leaf`` gives the key of operand nodes and tensors.  Raises Unkeyable for a value of any other kind.
     """
     kind = type(value)
     if kind in _BY_VALUE:
@@ -116,7 +114,7 @@ def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> H
     if isinstance(value, _SYMBOLIC):
         return symbol_key(value)
     if isinstance(value, enum.Enum):
-        return (kind, object.__getattribute__(value, "_name_"))  # a class may have a `name` of its own
+        return (kind, object.__getattribute__(value, "_name_"))  # an enum class may define its own `name`
     if isinstance(value, slice):
         return (slice, *(constant_key(v, leaf) for v in (value.start, value.stop, value.step)))
     if isinstance(value, range):
@@ -133,7 +131,7 @@ def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> H
 
 
 def symbol_key(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> Hashable:
-    """Key of a symbolic number: its expression.  Raises Unkeyable when it is unbacked."""
+    """Key of a symbolic number: its expression.  Raises Unkeyable if the number is unbacked."""
     if free_unbacked_symbols(value):
         raise Unkeyable(f"the unbacked symbolic value {value}")
     return (type(value), value.node.expr)
@@ -147,10 +145,10 @@ def _dimensions_key(dims: Any) -> tuple[Hashable, ...]:
 
 
 def tensor_key(tensor: torch.Tensor) -> Hashable:
-    """Metadata of a tensor as far as a traced body can see it.
+    """Metadata of a tensor that a traced body can see.
 
-    Raises Unkeyable for subclasses, tensors that torch.func.grad tracks, layouts other than
-    strided, quantized tensors and unbacked sizes.
+    Raises Unkeyable for subclasses, tensors that torch.func.grad tracks, layouts other than strided, quantized tensors
+    and unbacked sizes.
     """
     if type(tensor) is not FakeTensor:
         if torch._C._functorch.is_batchedtensor(tensor):
@@ -161,7 +159,7 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise Unkeyable(f"a tensor of layout {tensor.layout}")
     if tensor.is_conj() or tensor.is_neg():
-        # Lazy bits: operators see to them, but no call of a region can be dispatched on such an operand.
+        # Operators resolve these lazy bits, but no region call can be dispatched on such an operand.
         raise Unkeyable("a tensor with the conj or neg bit")
     return (
         _dimensions_key(tensor.shape),
@@ -177,21 +175,22 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
 
 
 def lifted_key(value: Any) -> Hashable | None:
-    """Key of an operand that is no constant of the graph because its class says so: an opaque type with hoist=True.
+    """Key of an opaque object whose class is registered with hoist=True; None for anything else.
 
-    So an operator is declared to take the name of a layer, say, whatever it is. None for anything else.
+    Such an object is an operand, not a constant of the graph: an operator may take the name of its layer, for
+    instance, and calls of one body may differ in it.
     """
     kind = lifted_class(value)
     return None if kind is None else ("lifted", kind)
 
 
 def node_storages(node: Node) -> list[int]:
-    """Identities of the storages that a node's value lives in (fake tensors share theirs)."""
+    """Identities of the storages of a node's value (fake tensors share storages as real ones do)."""
     return value_storages(node.meta.get("example_value"))
 
 
 def value_storages(value: object) -> list[int]:
-    """Identities of the storages that an example value lives in."""
+    """Identities of the storages of an example value."""
     if type(value) is FakeTensor and value.layout is torch.strided:  # most are
         return [value.untyped_storage()._cdata]
     found = []
@@ -207,16 +206,16 @@ def value_storages(value: object) -> list[int]:
 
 
 class NodeIdentity:
-    """Keys the nodes of one graph.  Valid for one pass: metadata is read once per value."""
+    """Keys of the nodes of one graph.  Valid for one pass: metadata is read once per value."""
 
     def __init__(self, body_key: Callable[[Node], Hashable] | None = None) -> None:
-        """``body_key(node)`` is what the graph means that ``node`` stands for; it raises Unkeyable."""
+        """``body_key(node)`` is the key of the subgraph that ``node`` refers to; it may raise Unkeyable."""
         self._body_key = body_key
         # id(fake tensor) -> its key; the graph's metadata keeps each tensor alive meanwhile.
         self._tensor_keys: dict[int, Hashable] = {}
 
     def value_key(self, value: Any) -> Hashable:
-        """Key of an example value: a tensor, a symbolic number, something lifted, or a container of them."""
+        """Key of an example value: a tensor, a symbolic number, a lifted object, or a container of these."""
         if isinstance(value, torch.Tensor):
             found = self._tensor_keys.get(id(value))
             if found is None:
@@ -236,14 +235,14 @@ class NodeIdentity:
         return ("operand", self.value_key(leaf.meta["example_value"]))
 
     def key(self, node: Node, state: Hashable) -> Hashable:
-        """Key of a call node made under global state ``state``.  Raises Unkeyable."""
+        """Key of a call node that was recorded under global state ``state``.  Raises Unkeyable."""
         if "example_value" not in node.meta and node.users and not is_switch(node):
             raise Unkeyable(f"the result of {node.name} is not known")
         return (
             node.op,
             constant_key(node.target),
             tuple(constant_key(a, self._leaf_key) for a in node.args),
-            # The order in which keywords are written means nothing.
+            # The order of keywords means nothing.
             tuple((k, constant_key(v, self._leaf_key)) for k, v in sorted(node.kwargs.items())),
             self.value_key(node.meta.get("example_value")),
             tuple((name, constant_key(node.meta[name])) for name in _MEANINGFUL_META if name in node.meta),

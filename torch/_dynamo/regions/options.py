@@ -1,4 +1,4 @@
-"""The options of regions, added to ``torch._dynamo.config`` when Dynamo is imported."""
+"""The options of regions.  Importing Dynamo adds them to ``torch._dynamo.config``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAG = "use_graph_deduplication"
 
 
 def _add(name: str, default: Any, env: str) -> None:
-    """Adds an option to stock's, or lets the environment variable ``env`` set the default of one of stock's."""
+    """Adds an option, or lets the environment variable ``env`` set the default of an option that stock has."""
     options: dict[str, _ConfigEntry] = vars(config)["_config"]
     entry = _ConfigEntry(Config(default=default, value_type=type(default), env_name_default=[env]), name)
     if name in options:
@@ -32,24 +32,24 @@ _add(_FLAG, False, "TORCHDYNAMO_USE_GRAPH_DEDUPLICATION")
 
 
 def verifying() -> bool:
-    """Whether each call of a region that could be stamped out is traced, and must come out as expected."""
+    """Whether a region call that could be stamped out is traced instead, and compared with the expected result."""
     return bool(getattr(config, _VERIFY))
 
 
 def automatic() -> bool:
-    """Whether calls of repeated modules become regions by themselves: the flag is on, and its part for modules."""
+    """Whether calls of repeated modules become regions: the flag is on, and so is its option for modules."""
     return bool(getattr(config, _FLAG)) and bool(getattr(config, _AUTOMATIC))
 
 
 def judging() -> bool:
-    """Whether a repeat is outlined only where that pays, see outline/policy.py."""
+    """Whether a repeat is outlined only where that pays; see outline/policy.py."""
     return bool(getattr(config, _POLICY))
 
 
 def without_flag_in(export: bool) -> contextlib.AbstractContextManager[Any]:
-    """Takes the flag back while a frame is traced for an export, strict or not.
+    """Turns the flag off while a frame is traced for an export, strict or not.
 
-    A program that is exported is read by others, and must not depend on the environment of the process.
+    An exported program must not depend on the environment of the process that exports it.
     """
     options: Any = config
     exported = export or torch.compiler.is_exporting()

@@ -1,7 +1,7 @@
-"""What became of each call of a region, and why: TRACED, REUSED or INLINED.
+"""The outcome of each region call, TRACED, REUSED or INLINED, and its reason.
 
-Every call has exactly one outcome.  It is counted (``torch._dynamo.utils.counters["regions"]``),
-logged (``TORCH_LOGS=+hierarchical_compile``) and kept for ``torch_regions.report()``.
+Every call has exactly one outcome.  ``record`` counts it (``torch._dynamo.utils.counters["regions"]``), logs it
+(``TORCH_LOGS=+hierarchical_compile``) and keeps it for ``torch_regions.report()``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch._logging
 
 log = torch._logging.getArtifactLogger(__name__, "hierarchical_compile")
 
-# Outcomes kept for the report; older ones are dropped.
+# Number of outcomes kept for the report; older ones are dropped.
 MAX_OUTCOMES_KEPT = 10_000
 
 
 class Outcome(enum.Enum):
-    """What became of one call of a region."""
+    """The outcome of one region call."""
 
     TRACED = "traced"  # its operators were recorded, and outlined into a body
     REUSED = "reused"  # an earlier call's body was stamped out
@@ -28,7 +28,7 @@ class Outcome(enum.Enum):
 
 
 class RegionInlineReason(enum.Enum):
-    """Why a call of a region stays flat.  The program is right either way."""
+    """Why a region call is inlined.  The program is right either way."""
 
     GRAPH_BREAK = "a graph break ended its trace"
     RAISED = "it raised an exception"
@@ -41,9 +41,9 @@ class RegionInlineReason(enum.Enum):
 
 
 class ReuseMissReason(enum.Enum):
-    """Why a call of a region is traced although the region was traced before."""
+    """Why a region call is traced although the region was traced before."""
 
-    # Why no later call can be stamped out of this one, or why this one can be of none.
+    # Why no later call can reuse this one, or why this one can reuse no earlier call.
     UNSUPPORTED_ARGUMENT = "an argument is of a kind that is not compared"
     UNSUPPORTED_RESULT = "its result is of a kind that is not rebuilt"
     UNSUPPORTED_GUARD = "tracing it made a guard that is not transported"
@@ -73,7 +73,7 @@ class ReuseMissReason(enum.Enum):
 
 
 class CannotReuse(Exception):
-    """A call that no body can stand for, or that no later call can be stamped out of: why, and what."""
+    """Why a call cannot reuse an earlier one, or be reused by a later one; ``detail`` names the obstacle."""
 
     def __init__(self, reason: ReuseMissReason, detail: str = "") -> None:
         super().__init__(reason.value, detail)
@@ -83,7 +83,7 @@ class CannotReuse(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class CallOutcome:
-    """One call of a region: of which function, from where, what became of it."""
+    """One region call and its outcome."""
 
     function: str
     caller: str  # file:line

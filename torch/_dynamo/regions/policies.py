@@ -1,17 +1,18 @@
-"""Whether what a checkpoint saves is decided the same each time that it is asked, and the key of that decision.
+"""Keys of checkpoint policies, for those that always decide alike.
 
 Note [A policy that only looks]
 A checkpoint's ``context_fn`` makes the modes that say, for each operator, whether its result is saved.  AOTAutograd
-runs it, and the policy that it is made of, for each checkpoint in a graph.  With one body for many checkpoints they run
-for the first one.  That is the same if they can have no effect and no memory.  It is known of
+runs ``context_fn``, and the policy inside it, once for each checkpoint in a graph.  If many checkpoints share one body,
+both run for the first checkpoint only.  The result is the same if neither has an effect or a memory.  That is certain
+for
 
 - a list of operators;
 - a policy whose instructions only load, compare, branch and return, and whose globals and cells hold operators, plain
-  constants, containers of these, and modules of torch's: nothing that it does can run code of the program;
-- a ``functools.partial`` of ``create_selective_checkpoint_contexts`` on one of these, or a function whose one call is a
-  call of it.
+  constants, containers of these, and modules of torch's: such a policy cannot run code of the program;
+- a ``functools.partial`` of ``create_selective_checkpoint_contexts`` on one of these, or a function whose only call is
+  a call of ``create_selective_checkpoint_contexts``.
 
-Of anything else it is not known.
+Everything else has no key.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch.fx.operator_facts import is_body
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 
-# Where Dynamo notes, of the body of a checkpoint, the function that its modes are made by.
+# The entry of a checkpoint body's ``meta`` in which Dynamo keeps the checkpoint's context_fn.
 CONTEXT_FN = "_checkpoint_context_fn"
 
 _CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, CheckpointPolicy)
@@ -46,9 +47,9 @@ _LOOKING_BEGIN = ("LOAD_FAST", "STORE_FAST", "POP_JUMP", "JUMP_")
 
 
 def policy_key(context_fn: Any) -> Hashable:
-    """Key of what a checkpoint's ``context_fn`` decides; None where there is none.
+    """Key of what a checkpoint's ``context_fn`` decides; None without a ``context_fn``.
 
-    Raises Unkeyable where that may be another thing next time: Note [A policy that only looks].
+    Raises Unkeyable if the decision may change: Note [A policy that only looks].
     """
     if context_fn is None:
         return None
@@ -61,7 +62,7 @@ def policy_key(context_fn: Any) -> Hashable:
 
 
 def is_its_code(context_fn: Any) -> bool:
-    """Whether functions in ``context_fn`` have no cells and defaults, so that guards of their code say what they do."""
+    """Whether no function in ``context_fn`` has cells or defaults, so that guards on the code say what it does."""
     if type(context_fn) is functools.partial:
         return all(map(is_its_code, (*context_fn.args, *context_fn.keywords.values())))
     if type(context_fn) is types.FunctionType:
@@ -70,9 +71,9 @@ def is_its_code(context_fn: Any) -> bool:
 
 
 def context_fns(nodes: Iterable[torch.fx.Node], modules: Mapping[str, Any]) -> Iterator[Any]:
-    """The context functions of the checkpoints among ``nodes`` and inside them.
+    """The context functions of the checkpoints among ``nodes`` and inside their bodies.
 
-    ``modules``: name -> the graph that a ``get_attr`` node of that name stands for.
+    ``modules``: target of a ``get_attr`` node -> the subgraph that the node refers to.
     """
     for node in nodes:
         module = modules.get(str(node.target)) if is_body(node) else None
@@ -91,7 +92,7 @@ def _part_key(part: Any) -> Hashable:
 
 
 def _is_still(value: Any) -> bool:
-    """Whether to look at ``value`` runs none of the program's code."""
+    """Whether reading ``value`` runs none of the program's code."""
     if type(value) in (list, tuple, set, frozenset):
         return all(map(_is_still, value))
     if type(value) is dict:
@@ -100,7 +101,7 @@ def _is_still(value: Any) -> bool:
 
 
 def _only_looks(function: types.FunctionType, calls: int) -> bool:
-    """Whether a run of ``function``, which may call that often, has no effect and depends on nothing that moves."""
+    """Whether ``function`` makes at most ``calls`` calls, has no effect, and depends on nothing that may change."""
     called = 0
     for instruction in dis.get_instructions(function.__code__):
         name = instruction.opname
@@ -114,16 +115,16 @@ def _only_looks(function: types.FunctionType, calls: int) -> bool:
 
 
 def _met_by(function: types.FunctionType) -> Iterator[Any]:
-    """What stands in the globals, cells and defaults that ``function`` has; None where nothing does."""
+    """The values of the globals, cells and defaults that ``function`` uses; an empty cell itself."""
     code, cells = function.__code__, function.__closure__ or ()
     for name in code.co_names:
-        if name in function.__globals__:  # else the name of an attribute, or of a builtin, which no call is made of
+        if name in function.__globals__:  # else an attribute's name, or a builtin's, which is not called
             yield function.__globals__[name]
     for cell in cells:
         try:
             yield cell.cell_contents
         except ValueError:
-            yield cell  # empty yet
+            yield cell  # still empty
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
 

@@ -1,4 +1,4 @@
-"""What differs in Dynamo between the releases of torch that are served: each difference under one name."""
+"""Differences in Dynamo between the supported releases of torch, each under one name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch._dynamo.variables.dicts import ConstDictVariable
 from torch.utils._release import RELEASE
 
 
-# Dicts of these classes are trackers of dicts themselves from 2.15 on; before, they are user-defined objects with one.
+# Tracker classes of dicts. Before 2.15, Dynamo tracks OrderedDict and defaultdict as user-defined objects with a dict.
 DICTS: tuple[type, ...] = (ConstDictVariable,)
-# Constants that were computed of others that the program has not looked at yet.
+# Tracker classes of constants that were computed from lazy constants, which the program has not read yet.
 COMPUTED: tuple[type, ...] = ()
 
 if RELEASE >= (2, 15):
@@ -44,7 +44,7 @@ def bound_to(method: Any) -> Any:
 
 
 def contents_changed(tracker: Any, side_effects: Any) -> bool:
-    """Whether an object of a class that derives from a container was changed as that container."""
+    """Whether the contents of an object were changed whose class derives from a container."""
     if RELEASE >= (2, 15):
         mutation = tracker.mutation_type
         return isinstance(mutation, ValueMutationExisting) and mutation.is_modified
@@ -53,5 +53,5 @@ def contents_changed(tracker: Any, side_effects: Any) -> bool:
 
 
 def settled(tracker: Any) -> Any:
-    """``tracker``, realized if it is a computed constant: it has no source by which it could be known."""
+    """``tracker``, realized if it is a computed constant, since that has no source to know it by."""
     return tracker.realize() if type(tracker) in COMPUTED else tracker

@@ -1,7 +1,7 @@
-"""The history of numbers and sizes is that of the frame which would ask for them, were each call traced.
+"""Keeps the history of dynamic sizes under the function that would own it if each call were traced.
 
-Dynamo keeps by function what changes between compiles, and makes it dynamic.  Without this, it would turn dynamic in
-another compile than without the region.
+Dynamo keeps that history by function: a number or size that changes between compiles becomes dynamic.  Without this
+file, it would become dynamic in another compile than without the region.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ Owner = tuple[Any, Any]
 
 
 class SizeHistory:
-    """Which frame asks for the history of which source."""
+    """The frame that owns the history of each source."""
 
     def __init__(self) -> None:
-        # name of a source -> the frame that asked for the history of a number or size there
+        # name of a source -> the frame that first asked for the history of the number or size there
         self._owners: dict[str, Owner] = {}
-        # The one that is to be taken for it now: the frame that traced a call is gone when another is stamped out.
+        # Replaces the asking frame: when a call is stamped out, the frame that traced the earlier call is gone.
         self._now: Owner | None = None
 
     def owner(self, tx: Any, name: str) -> Owner | None:
-        """The frame that is to be taken for the one that asks; None when that is ``tx`` itself."""
+        """The frame whose history to use for the source ``name``; None for that of ``tx`` itself."""
         self._owners.setdefault(name, self._now or (tx.f_code, tx.closure))
         return self._now
 
     def as_asked_for(self, name: str) -> SizeHistory:
-        """A context: meanwhile, the frame asks that asked for the history of the source ``name`` before."""
+        """A context in which ``owner`` is the frame that asked for the history of the source ``name`` before."""
         self._now = self._owners.get(name)
         return self
 

@@ -1,4 +1,4 @@
-"""The user's stack at a call, as nodes have it."""
+"""The user's stack, formatted as in ``node.meta["stack_trace"]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 
 class _Latest:
-    """Where in the program a stack trace was last asked for, and what it was there."""
+    """The location of the latest stack trace, and its text."""
 
     at: Any = None
     text = ""
@@ -22,7 +22,7 @@ _LATEST = PerFrame(lambda _: _Latest())
 
 
 def stack_trace(tx: Any) -> str:
-    """The user's stack at ``tx``, as nodes have it."""
+    """The user's stack at ``tx``, formatted as in ``node.meta["stack_trace"]``."""
     frames: list[Any] = []
     location: list[Any] = []
     frame: Any = tx
@@ -39,9 +39,9 @@ def stack_trace(tx: Any) -> str:
 
 
 def proxies_of(tracer: Any) -> Callable[[torch.fx.Node], torch.fx.Proxy]:
-    """A ``proxy_factory_fn`` for the tracer's ``create_proxy``, which gives each node the user's stack.
+    """A ``proxy_factory_fn`` for the tracer's ``create_proxy`` that sets each node's stack trace.
 
-    Dynamo formats the stack for each node that has none, and a call of a region makes many nodes at one place.
+    Dynamo formats the stack anew for each node without one, and a region call makes many nodes at one location.
     """
 
     def proxy(node: torch.fx.Node) -> torch.fx.Proxy:

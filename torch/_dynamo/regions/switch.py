@@ -1,10 +1,14 @@
 """Whether this thread compiles a program with regions.
 
 Note [Off means off]
-A program without flag and mark runs stock's code. Most of what this overlay replaces is for programs with regions
-alone, and is stock's function until a compile is known to have some: a frame that begins under the flag, a frame from
-its first call of a marked function on, and a graph with calls of regions that a backend is given, its lazy backward
-too. What needs to run before that, or for every program, says so in its row of the manifest (``always``).
+A program without flag and mark runs stock's code. Most replacements of this overlay serve programs with regions only,
+and stock's function stands in their place until a compile is known to have regions. Such a compile is
+
+- a frame that begins under the flag;
+- a frame from its first call of a marked function on;
+- a backend's compile of a graph with region calls, and of its lazy backward.
+
+A replacement that has to run earlier, or for every program, says so in its row of the manifest (``always``).
 """
 
 from __future__ import annotations
@@ -14,40 +18,40 @@ from collections.abc import Callable
 
 
 class _State(threading.local):
-    on: bool | None = False  # None while it is being changed
+    on: bool | None = False  # None during a change
     depth = 0
 
 
 _state = _State()
-# Called, in the thread that compiles, when it begins or ends to compile a program with regions.
+# Called in the compiling thread when its compile of a program with regions begins or ends.
 ON_CHANGE: list[Callable[[bool], None]] = []
-# Called with each error that a compile ends with.
+# Called with the error that a compile ends with.
 ON_ERROR: list[Callable[[Exception], None]] = []
 
 
 def has_regions() -> bool:
-    """Whether this thread compiles a program that is known to have regions."""
+    """Whether this thread is compiling a program that is known to have regions."""
     return bool(_state.on)
 
 
 def is_compiling() -> bool:
-    """Whether this thread is inside of ``compiling``."""
+    """Whether this thread is inside ``compiling``."""
     return _state.depth > 0
 
 
 def _turn(on: bool) -> None:
     if _state.on is not on:
-        _state.on = None  # after an interrupt, all are told again
+        _state.on = None  # so that after an interrupt all are told again
         for tell in ON_CHANGE:
             tell(on)
         _state.on = on
 
 
 class compiling:  # reads as a statement
-    """While it is entered, one frame or graph is compiled: with regions or without, as far as is known when it begins.
+    """The context of one compile of a frame or graph; ``regions``: whether it is known to have regions at its start.
 
-    No generator: if an interrupt falls between its first step and the caller, a generator ends with the traceback
-    that keeps it, some time later and maybe in another thread.
+    A class and not a generator: if an interrupt falls between a generator's first step and its caller, only the
+    traceback keeps the generator, which then ends some time later and maybe in another thread.
     """
 
     def __init__(self, regions: bool) -> None:
@@ -70,7 +74,7 @@ class compiling:  # reads as a statement
         finally:
             try:
                 self._leave()
-            except BaseException:  # an interrupt, which is not repeated at once
+            except BaseException:  # an interrupt; the second attempt is not interrupted again at once
                 self._leave()
                 raise
 
@@ -80,6 +84,6 @@ class compiling:  # reads as a statement
 
 
 def regions_found() -> None:
-    """From here to its end, the compile that is under way is one with regions."""
+    """Declares that the compile under way has regions, from here to its end."""
     if _state.depth:
         _turn(True)

@@ -1,7 +1,7 @@
-"""Overlay of torch._dynamo.variables.builder: an ordinary parameter becomes an input of the graph in one short step.
+"""Overlay of torch._dynamo.variables.builder: a plain parameter becomes an input of the graph in one short step.
 
-A deep model has thousands of parameters, and nearly all are alike: dense, of static sizes, of no subclass.
-Stock asks each for all that a tensor can be. What a plain parameter needs is made here; any other goes stock's way.
+A deep model has thousands of parameters, and nearly all are plain: dense, of static sizes, of no subclass.  Stock tests
+each parameter for all that a tensor can be.  This file makes only what a plain one needs, and leaves others to stock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]+")
 
 
 def _may_lift(output: Any) -> bool:
-    """Whether, in this frame, plain parameters are inputs of static sizes.  Options are slow to ask for."""
+    """Whether plain parameters become inputs of static sizes in this frame.  Once a frame: reading options is slow."""
     return bool(
         config.force_parameter_static_shapes
         and config._shapes_spec is None
@@ -53,7 +53,7 @@ _MAY_LIFT: PerFrame[bool] = PerFrame(_may_lift)
 
 
 def _is_lifted(output: Any, source: Source, value: torch.Tensor) -> bool:
-    """Whether a plain parameter at ``source`` becomes an input of the graph, as its first one for that tensor."""
+    """Whether a plain parameter at ``source`` becomes an input of the graph, and is the first one for its tensor."""
     where = source.guard_source
     return (
         not (where.is_specialized_nn_module() or where.is_fsdp_module())
@@ -79,7 +79,7 @@ def _static_sizes(value: torch.Tensor, source: Source) -> StatefulSymbolicContex
 
 
 def _input(tracer: Any, name: str, fake: torch.Tensor) -> torch.fx.Proxy:
-    """The next input of the graph, of static sizes."""
+    """Adds the next input of the graph, with static sizes."""
     tracer._input_versions_at_beginning.append(fake._version)
     name = get_unique_name_wrt(name, tracer._used_names)
     inputs = tracer.input_name_to_proxy
@@ -95,7 +95,7 @@ def _input(tracer: Any, name: str, fake: torch.Tensor) -> torch.fx.Proxy:
 
 
 def _props(value: torch.Tensor) -> dict[str, Any]:
-    """What its tracker says of a plain parameter, as ``TensorVariable.specialize`` would of its fake."""
+    """The properties of a plain parameter's tracker, as ``TensorVariable.specialize`` would read them off its fake."""
     return {
         "dtype": value.dtype,
         "device": value.device,
@@ -125,7 +125,7 @@ def _lift(builder: Any, value: torch.Tensor) -> TensorVariable:
     output.tracked_fakes_id_to_source[id(value)].append(source)
     name = _NOT_IN_NAMES.sub("_", source.name)
     if all(type(number) is int for number in (*fake.size(), *fake.stride())):
-        # No symbol is to be bound, and no guard of the shape environment is about it.
+        # No symbol has to be bound, and no guard of the shape environment concerns it.
         proxy, props = _input(output.root_tracer, name, fake), _props(value)
     else:
         output.tracked_fakes.append(TrackedFake(fake, source, context))

@@ -1,4 +1,4 @@
-"""Overlay of torch._dynamo.variables.builtin: functions of constants that a region's call holds back."""
+"""Overlay of torch._dynamo.variables.builtin: builtin functions of deferred constants, and reports of isinstance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overlay of torch._dynamo.variables.functions: the calls of regions hear of constants that objects are asked for."""
+"""Overlay of torch._dynamo.variables.functions: reports methods under assume_constant_result to region calls."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch_regions.overlay import replaces, stock
 
 @replaces
 def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """As stock: the result of a function under assume_constant_result, which is run while the program is traced."""
-    if type(fn) is types.MethodType:  # what it reads of its object is neither an argument nor guarded
+    """As stock: the result of a function under assume_constant_result, which Dynamo runs while it traces."""
+    if type(fn) is types.MethodType:  # no argument and no guard shows what the method reads of its object
         note_run(name)
     made = stock("torch._dynamo.variables.functions:invoke_and_store_as_constant")
     return made(tx, fn, name, args, kwargs)

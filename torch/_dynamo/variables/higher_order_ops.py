@@ -1,29 +1,28 @@
-"""Overlay of torch._dynamo.variables.higher_order_ops: tracing the body of an operator that only runs it.
+"""Overlay of torch._dynamo.variables.higher_order_ops: traces the body of an operator that only runs its body.
 
 Note [Wrap semantics]
-For wrap, checkpoint, invoke_subgraph and BaseHOP, running the operator means running its body.
-So what Dynamo goes on tracing with (the trackers of the body's return value, whatever Python value that is) need not be
-what the subgraph returns. The subgraph returns each value that was computed in it and that is needed outside,
-once. A value that came from outside and is returned goes around the call: its tracker never left the outer proxy. After
-the call is recorded, all trackers of an output, wherever they are held, are turned to the output's proxy.
-A tracker that is not realized yet has by definition not been computed in the body, and stays as it is.
+For wrap, checkpoint, invoke_subgraph and BaseHOP, running the operator means running its body. Dynamo goes on tracing
+with the trackers of the body's return value, which may be any Python value. So the subgraph need not return that value.
+It returns, once, each value that it computed and that is needed outside. If the body returns a value from outside, that
+value bypasses the call: its tracker keeps the outer proxy. After the call is recorded, all trackers of an output,
+wherever they are held, get the output's proxy. A tracker that is still lazy was by definition not computed in the body,
+and stays as it is.
 
 Note [Operators that count positions]
-Some callers pair trackers, placeholders and outputs by position, or look at the outputs at run time. They get one
-output per tracker, returned inputs included, as stock has it:
+Some callers pair trackers, placeholders and outputs by position, or read the outputs at run time. These get one output
+for each tracker, returned inputs included, as in stock:
 
-- autograd.Function gives each returned tensor an incoming gradient, and looks up what backward returns among the lifted
-  inputs; a returned input is a view of it in eager. It brings its own tracer.
-- local_map has a placement for each output. It forces the placeholders.
-- The bypassing wrapper calls a function of the user's on the body at run time, which may change what the body returns,
+- autograd.Function has an incoming gradient for each returned tensor, and looks up what backward returns among the lifted
+  inputs. In eager, a returned input is a view of the input. Its caller brings its own tracer.
+- local_map has a placement for each output. Its caller forces the placeholders.
+- The bypassing wrapper calls a function of the user's on the body at run time. That may change what the body returns,
   returned inputs too.
 - Stock's variable of invoke_subgraph stamps out later calls from the outputs' metadata, and returns them all.
 
-The first three need an output for a repeated value too: `return y, y` has two incoming gradients, and two placements.
-There each position gets a tracker of its own. So does a value from outside: its own tracker goes on to mean the value
-before the call. In eager the later of two such outputs gets the whole gradient and the
-other one zeros; autograd_function_apply runs a real autograd.Function, so it is the same here.
-
+The first three also need an output for a repeated value: `return y, y` has two incoming gradients, and two placements.
+So each position gets a tracker of its own. A value from outside gets a new tracker too, because its own tracker goes on
+to mean the value before the call. In eager, the later of two outputs with the same value gets the whole gradient, and
+the other gets zeros. It is the same here, because autograd_function_apply runs a real autograd.Function.
 """
 
 from __future__ import annotations
@@ -76,13 +75,13 @@ _INPUT_MODES = frozenset({"automatic", "automatic_with_forced_inputs", "flatten_
 
 
 def _said(allowed: bool | None) -> bool:
-    """Whether a body may write to its inputs, or alias them; from 2.15 on, only where its operator says so."""
+    """Whether a body may write to its inputs, or alias them: if unsaid, yes before 2.15, and no from then on."""
     return RELEASE < (2, 15) if allowed is None else allowed
 
 
 @dataclasses.dataclass(frozen=True)
 class _Policy:
-    """What a body may do, and how its outputs are chosen. See Note [Operators that count positions]"""
+    """What a body may do, and how its outputs are chosen; see Note [Operators that count positions]."""
 
     allow_side_effects: bool
     filter_aliased_intermediates: bool
@@ -99,7 +98,7 @@ def _add_intermediates(
     groups: list[list[VariableTracker]],
     filter_aliased: bool,
 ) -> None:
-    """Add all values that the body computed, because a side effect may have taken any of them outside."""
+    """Adds all values that the body computed, since a side effect may have taken any of them outside."""
     of_node = {group[0].as_proxy().node: group for group in groups}
     aliases = None
     if filter_aliased:
@@ -170,7 +169,7 @@ def _looks_at_positions(source_target: Any, set_subgraph_inputs: str, tracer: Su
 
 
 def _tell_parent_of_side_effects(subtracer: SubgraphTracer, flagged: bool) -> None:
-    """A side effect in a body happens in the body around it too, and may be visible outside of both."""
+    """Marks a body's side effect in the surrounding body too: it may be visible outside of both."""
     parent = subtracer.parent
     if parent is None or parent.parent is None:
         return
@@ -256,11 +255,11 @@ def speculate_subgraph_with_wrap_semantics(
     supports_input_input_aliasing: bool = False,
     tracer: SubgraphTracer | None = None,
 ) -> tuple[VariableTracker, torch.fx.Graph, dict[Proxy, Proxy], GraphOutputs]:
-    """Trace ``f`` into a subgraph: its value, the graph, what the graph lifted, and a tracker per graph output.
+    """Traces ``f`` into a subgraph: its value, the graph, what the graph lifted, and a tracker for each graph output.
 
-    See Note [Wrap semantics]. A body that may have side effects (``under_activation_checkpoint``, or not
-    ``restore_side_effects``) returns all its intermediates when it has some; outside of a checkpoint, those that
-    alias an input or output are left out. Otherwise a side effect that is not undone raises Unsupported.
+    See Note [Wrap semantics]. If a body may have side effects (``under_activation_checkpoint``, or not
+    ``restore_side_effects``) and has some, the graph returns all intermediates of the body; outside of a checkpoint,
+    without those that alias an input or output. Any other body raises Unsupported for a side effect that is not undone.
     """
     positions = _looks_at_positions(source_target, set_subgraph_inputs, tracer)
     policy = _Policy(
@@ -313,7 +312,7 @@ def speculate_subgraph_with_auto_output_flattening(
 
 @replaces
 def overwrite_tensor_vt_proxy(graph_output_vts: Iterable[VariableTracker], flat_variable: VariableTracker) -> None:
-    """Turn all trackers of each output to the output's proxy in the graph that calls."""
+    """Gives all trackers of each output the output's proxy in the calling graph."""
     results = getattr(flat_variable, "items", ())
     others = graph_output_vts.others if isinstance(graph_output_vts, GraphOutputs) else None
     for k, (vt, result) in enumerate(zip(graph_output_vts, results)):
@@ -324,8 +323,9 @@ def overwrite_tensor_vt_proxy(graph_output_vts: Iterable[VariableTracker], flat_
         caller: Any = result.proxy.tracer
         for tracker in (vt, *(others[k] if others else ())):
             tracker.proxy = result.proxy
-            # A value of the calling graph now. If that is a body too, it has to return the value and turn the tracker
-            # in its turn: a side effect may hold the tracker, while the walk of the body's value does not reach it.
+            # The tracker now belongs to the calling graph. If that graph is a body too, it has to return the value, and
+            # the tracker gets another proxy then. A side effect may hold the tracker, out of reach of the walk over the
+            # body's return value.
             caller.record_proxyable_vt(tracker)
 
 
@@ -339,7 +339,7 @@ def _call_function_and_unflatten_output_wrap_semantics(
     graph_output_vts: Iterable[VariableTracker],
     config: Any = None,
 ) -> VariableTracker | None:
-    """Record the call of a body and turn the trackers of its outputs to the call; the value is ``body_r``."""
+    """Records the call of a body, and gives the trackers of its outputs the call's proxies.  Returns ``body_r``."""
     result = add_call_function(tx, fn, args, kwargs, flat_example_value, config)
     if body_r is None:
         return None

@@ -1,4 +1,4 @@
-"""Calls of regions: what Dynamo does when it meets a function marked by ``nested_compile_region``."""
+"""Traces calls of functions that ``nested_compile_region`` has marked, as region calls."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 
 def _function_of(fn: VariableTracker) -> Any:
-    """The Python callable behind a tracker, as far as it is known; None when it is not."""
+    """The Python callable behind a tracker; None if unknown."""
     try:
         return fn.get_function() if hasattr(fn, "get_function") else getattr(fn, "value", None)
-    except Exception:  # a tracker without a function of its own: the mark has no options then
+    except Exception:  # a tracker without a function: then the mark has no options
         return None
 
 
 def _place(tx: InstructionTranslatorBase) -> str:
-    """File and line of the call, in the user's code."""
+    """File and line of the call in the user's code."""
     ours = mark_compile_region.__code__.co_filename
     frame: Any = tx
     while frame.parent is not None and frame.f_code.co_filename == ours:
@@ -45,9 +45,9 @@ def _place(tx: InstructionTranslatorBase) -> str:
 def _key(
     tx: InstructionTranslatorBase, mark: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> int | None:
-    """What the mark's reuse_hash_fn makes of the arguments; None without one, or when it makes no constant integer.
+    """The result of the mark's reuse_hash_fn on the arguments; None without one, or if it is no constant integer.
 
-    It is traced with its guards: what it reads decides which body is called, so a change of that must recompile.
+    The function is traced with its guards: its reads decide which body is called, so a change of these must recompile.
     """
     hash_fn = getattr(mark, "__marked_compile_region_reuse_hash_fn__", None)
     if hash_fn is None:
@@ -72,7 +72,7 @@ def _key(
 
 
 class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
-    """The callee of a region's call; its first argument is the function that was marked."""
+    """The callee of a region call, whose first argument is the marked function."""
 
     _HOP_NAME = "torch.ops.higher_order.invoke_subgraph"
 
@@ -100,7 +100,7 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
         return call_with_room(call_region, tx, call, fn, args[1:], kwargs, limit)
 
 
-# The base class puts a handler around call_function that renames what a body raises. A region's
-# errors and graph breaks are those of the function, and __torch_function__ is for the operators.
+# The base class wraps call_function in a handler that renames what a body raises. A region's errors and graph breaks
+# are those of the function, and __torch_function__ is for the operators.
 _call: Any = InvokeSubgraphHigherOrderVariable._call_function
 InvokeSubgraphHigherOrderVariable.call_function = _call  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Overlay of torch._dynamo.variables.lazy: the calls of regions record which sources Dynamo reaches."""
+"""Overlay of torch._dynamo.variables.lazy: reports to region calls which sources Dynamo reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overlay of torch._dynamo.variables.nn_module: calls of repeated modules are regions by themselves, under the flag."""
+"""Overlay of torch._dynamo.variables.nn_module: under the flag, calls of repeated modules become regions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def call_function(
 
 
 def _may_be_region(module: Any, tx: InstructionTranslatorBase) -> bool:
-    """Whether the call is one that others can be compared with, whatever the module is."""
-    # A subclass of the tracker has a say of its own about its modules: FSDP manages them.
+    """Whether the call can be compared with others, whatever the module is."""
+    # A subclass of the tracker treats its modules in its own way: FSDP manages them.
     plainly = type(module) in (UnspecializedNNModuleVariable, UnspecializedBuiltinNNModuleVariable)
     return plainly and module.source is not None and len(tx.output.tracers) == 1

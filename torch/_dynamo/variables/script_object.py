@@ -1,4 +1,4 @@
-"""Overlay of torch._dynamo.variables.script_object: the calls of regions hear which opaque objects are looked into."""
+"""Overlay of torch._dynamo.variables.script_object: reports reads of an opaque object's contents to region calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_python_constant(self: Any) -> Any:
     return stock("torch._dynamo.variables.script_object:CustomClassObjectVariable.as_python_constant")(self)
 
 
-# The name that 2.13 has for the same class.
+# The name of the same class in 2.13.
 @replaces("TorchScriptObjectVariable.as_python_constant")
 def as_python_constant_of_script_object(self: Any) -> Any:
     _opened(self)

@@ -1,1 +1,1 @@
-"""While Dynamo traces a frame: which calls of a region are traced, and which are stamped out of a traced one."""
+"""While Dynamo traces a frame: traces a region's first call, and stamps later calls out of it."""

@@ -1,6 +1,6 @@
-"""Calls of modules that are regions by themselves: which, and how they are made.
+"""Calls of modules as automatic regions.
 
-Under ``torch._dynamo.config.automatic_nested_compile_regions`` and the flag; see candidates.py for the policy.
+On under the flag and ``torch._dynamo.config.automatic_nested_compile_regions``.  The policy is in candidates.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch._dynamo.variables.base import VariableTracker
 
 
-# Entries that are kept of a class.
+# Entries kept for each class of modules.
 MAX_ENTRIES = 8
 CANDIDATES: PerFrame[Candidates] = PerFrame(lambda _: Candidates())
 
@@ -31,7 +31,7 @@ def call_module(
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
-    """The result of calling ``module``, as a region if it is worth one; ``plain`` is Dynamo's way to call it."""
+    """The result of calling ``module``, as a region if it is a candidate; ``plain`` is Dynamo's own call."""
     candidates = CANDIDATES.of(tx.output)
     if not candidates.accepts(tx, module.value, module.source):
         with candidates.inside(module.value) if candidates.has_refused(module.value) else contextlib.nullcontext():

@@ -1,14 +1,14 @@
-"""One call of a region: stamped out of an earlier one where that is right, traced otherwise.
+"""One region call: stamped out of an earlier call if an entry matches, traced otherwise.
 
 1. fingerprint  structure and metadata of the arguments       fingerprint.py
 2. find         an entry whose read set holds here            lookup.py
 3. stamp out    one call node, the guards, the result         stamp.py, recipe.py
 or
-2. trace        flat, under an recorder                       regions/frame.py, read_set.py
-3. save         an entry, or why there can be none            lookup.py
+2. trace        flat, under a recorder                        flat.py, read_set.py
+3. save         an entry, or the reason that there is none    save.py
 
-With ``torch._dynamo.config.verify_region_reuse`` a call that could be stamped out is traced instead,
-and everything that the entry expects is compared with the result (verify.py).
+Under ``torch._dynamo.config.verify_region_reuse`` a call with a match is traced all the same, and the result is
+compared with what the entry expects (verify.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-# Whether the graph is one for export.
+# Whether the frame is traced for an export.
 _EXPORTED: PerFrame[bool] = PerFrame(lambda output: bool(output.export or config.install_free_tensors))
 
 
@@ -59,7 +59,7 @@ def call_region(
     kwargs: dict[str, VariableTracker],
     limit: int,
 ) -> VariableTracker:
-    """The result of calling ``fn``; ``limit`` entries of it are kept at most."""
+    """The result of calling ``fn``.  At most ``limit`` entries of ``fn`` are kept."""
     opened = OpenedTuples()
     try:
         held = PreparedArguments(tx, fn, args, kwargs, opened)
@@ -91,7 +91,7 @@ def _call(
         result = _reuse(tx, call, arguments, cache, match)
         if result is not None:
             return result
-        match = None  # there is nothing to verify
+        match = None  # without a match, nothing is verified
     expected = expected_state(tx, match, arguments) if match is not None else None
     with ReadSetRecorder(tx) as recorder:
         for each in (*held.constants, *held.variants[0].lists):
@@ -136,9 +136,9 @@ def _traced(
 
 
 class PreparedArguments:
-    """The arguments of a call as it is traced: constants and lists held back.
+    """The arguments of a call as it is traced: constants and lists are deferred.
 
-    There are two ``variants`` when there is a list: held back, and with what it holds.
+    A call with a list among its arguments has two ``variants``: with the list deferred, and with the list's elements.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class PreparedArguments:
         kwargs: dict[str, VariableTracker],
         opened: OpenedTuples,
     ) -> None:
-        """Raises CannotReuse when the call cannot be compared with others."""
+        """Raises CannotReuse if the call cannot be compared with others."""
         if len(tx.output.tracers) > 1:
             raise CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
         if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -162,7 +162,7 @@ class PreparedArguments:
         self.state = (global_state_key(), _symbolic_state(tx))
         self.bindings = _bindings(tx)
         self.variants: list[Arguments] = []
-        # A list that is there twice is not held back; and what another one holds may be nothing to compare.
+        # The first variant fails on a list that occurs twice, the second on elements that cannot be compared.
         with contextlib.suppress(CannotReuse):
             self.variants.append(Arguments(tx, fn, self.args, self.kwargs, self.constants))
         if not self.variants:
@@ -176,11 +176,11 @@ class PreparedArguments:
         return arguments.function, _compiled_as(call, key), self.state, frozenset(self.bindings.items())
 
     def variant_for(self, recorder: ReadSetRecorder) -> Arguments:
-        """The variant that says what the call saw of its lists."""
+        """The variant that covers what the call saw of its lists."""
         deferred = recorder.deferred
         appended = {id(held.bottom) for held in self.variants[0].lists if held.appended}
         if appended and not deferred.saw_a_list:
-            # By another way too: then what the call sees there is what it has appended.
+            # If the call also reaches the list by another path, it sees there what it has appended.
             deferred.saw_a_list = any(id(tracker) in appended for tracker in reachable(recorder.read_objects()))
         if not deferred.saw_a_list:
             return self.variants[0]
@@ -190,7 +190,7 @@ class PreparedArguments:
 
 
 def _compiled_as(call: RegionCall, key: Hashable) -> Hashable:
-    """``key``, for calls whose mark asks for the same options: a body is compiled under those of one mark."""
+    """``key`` with the mark's options: calls share a body only if the same options compile it."""
     return key if call.options is None else ("under options", id(call.options), key)
 
 
@@ -216,10 +216,10 @@ def _add_others(
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> None:
-    """Makes an entry findable for calls that differ in what the first call of several leaves behind.
+    """Files the entry also under the keys and bindings that the next call will have.
 
-    In a loop over blocks, the first block takes an untouched input, the others take results; and the
-    first of several calls that count in a global finds it as it was when the frame began.
+    In a loop over blocks, the first block takes an input that Dynamo has not realized, and the others take results.
+    If each call counts in a global, only the first call finds the global unbound by the frame.
     """
     keys, bindings = [entry.bucket[1]], [entry.bucket[-1]]
     if entry.call.key is None and (looked_at := _looked_at(tx, then, fn, args, kwargs)) is not None:
@@ -239,7 +239,7 @@ def _looked_at(
     args: list[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> Hashable | None:
-    """The arguments' key now that they have been looked at, if only that is another one."""
+    """The key of the arguments after the call has read them; None unless the key, and only the key, has changed."""
     constants: list[DeferredConstant] = []
     opened = OpenedTuples()
     held = _defer_all(args, kwargs, constants, opened)
@@ -248,7 +248,7 @@ def _looked_at(
     try:
         now = Arguments(tx, fn, *held, constants)
     except CannotReuse:
-        return None  # an argument is of another kind by now
+        return None  # the call has changed the kind of an argument
     finally:
         opened.close()
     if now.key == then.key or [leaf.sources for leaf in then.leaves] != [leaf.sources for leaf in now.leaves]:
@@ -259,7 +259,7 @@ def _looked_at(
 def _only_counts(
     tx: InstructionTranslatorBase, before: dict[Any, Any], now: dict[Any, Any], recorder: ReadSetRecorder
 ) -> bool:
-    """Whether all that a call has bound anew are globals whose values it has looked at as held constants, if at all."""
+    """Whether the call newly bound only globals, to constants of the types they had, and read them deferred at most."""
     resolve = resolver(tx)
     for (where, name), kind in now.items():
         if before.get((where, name)) != kind and (
@@ -275,24 +275,24 @@ def _only_counts(
 
 
 def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
-    """Global state that Dynamo holds for the program while it traces."""
+    """The program's global state as Dynamo models it while tracing."""
     modes = tx.symbolic_torch_function_state
     return (
-        # Who intercepts operators: the modes that the program has entered, and whether they and subclasses are heard.
+        # What intercepts operators: the modes that the program has entered, and whether modes and subclasses are on.
         tuple(modes.mode_stack),
         modes.torch_function_mode_enabled,
         modes.torch_function_subclass_enabled,
-        # What a bare ``raise`` or sys.exc_info() finds.
+        # What a bare ``raise`` or sys.exc_info() sees.
         tuple(tx.exn_vt_stack[i] for i in range(len(tx.exn_vt_stack))),
-        # Annotations that operators are recorded with.
+        # Annotations that Dynamo adds to the operators that it records.
         repr(traceback.current_meta.get("custom")),
     )
 
 
 def _bindings(tx: InstructionTranslatorBase) -> dict[Any, Any]:
-    """Globals and cells that the program has bound anew so far: another binding, another function.
+    """What the frame has bound globals and cells to so far.  With another binding, a function may be another one.
 
-    Of a constant it is the type: a call sees it held back.
+    A constant is represented by its type, because a call sees the constant deferred.
     """
     bound: dict[Any, Any] = {}
     for tracker, stored in tx.output.side_effects.store_attr_mutations.items():
@@ -325,7 +325,7 @@ def _find(
 def _reuse(
     tx: InstructionTranslatorBase, call: RegionCall, arguments: Arguments, cache: Any, match: Match
 ) -> VariableTracker | None:
-    """The result of a call that is stamped out of the entry found; None when that failed, and left nothing."""
+    """The result of a call that is stamped out of the entry; None if stamping failed, after undoing its nodes."""
     graph = tx.output.graph
     before, stamps = graph._root.prev, len(match.entry.call.stamps)
     try:
@@ -339,6 +339,6 @@ def _reuse(
     cache.touch(match.entry)
     for recorder in RECORDERS.of(tx.output):
         recorder.adopt(*read_by(match))
-    call.miss = None  # of another variant of the arguments
+    call.miss = None  # a miss of another variant of the arguments
     call.end(Outcome.REUSED, detail=f"stamped out of the call from {match.entry.call.caller}")
     return result

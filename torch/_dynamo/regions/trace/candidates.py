@@ -1,19 +1,20 @@
-"""Which calls of modules become regions by themselves: the policy behind ``automatic_nested_compile_regions``.
+"""Decides which module calls become automatic regions: the policy behind ``automatic_nested_compile_regions``.
 
 Note [A candidate repeats]
-A call is worth a region if another call of the frame can be stamped out of it.  That cannot be known
-before both are traced, but what can be known is cheap: two modules with the same *structure* (classes and
-metadata of everything in them, names included) nearly always trace alike, two with different structures never
-do.  So a module is a candidate where its scope holds another module of the same structure, or called
-one of that structure before.  A scope is the frame, or the body of a candidate that is being traced.
+A region pays off if a later call of the frame can be stamped out of its first one.  Only tracing both calls would tell.
+But a cheap test predicts it: two modules with the same *structure* (the classes and metadata of everything in them,
+names included) nearly always trace alike, and two with different structures never do.  So a module is a candidate if
+its scope holds another module of the same structure, or has called one before.  A scope is the frame, or the body of a
+candidate during its trace.
 
-- The outermost of these are the candidates: a block, not its attention, though attention repeats as well.  A module
-  that repeats inside candidates only is none (the last norm of a model whose blocks have norms).
-- Inside a candidate there must be several, of some size: the candidate itself is traced only once.
-- After four more traces than reuses, or a permanent miss, a structure is inlined for the rest of the frame.  What is in
-  it counts as in a candidate: the search of the finished graph may find the whole.
+- Only the outermost such modules are candidates: a block is, its attention is not, though attention repeats too.  A
+  module whose other occurrences are all inside candidates is none (a model's last norm, if its blocks have norms).
+- Inside a candidate, a structure must occur several times and have some size, because the candidate itself is traced
+  only once.
+- After four more traces than reuses, or a permanent miss, a structure is inlined for the rest of the frame.  Modules
+  inside it are treated as if inside a candidate: the search of the finished graph may find the whole.
 
-Being wrong costs time only: what a candidate's call may be reused for is not decided here.
+A wrong prediction costs time only: reuse itself is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ if TYPE_CHECKING:
 
 
 Module = torch.nn.Module
-# Classes of tensors whose metadata is torch's own.
+# Classes of tensors whose metadata is read without running the program's code.
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
-# Modules in a block, itself included. To trace a single one costs little more than to ask whether it was traced
-# before, and containers of torch's own with one thing in them are no more than that.
+# Least number of modules in a block, itself included. Tracing a single module costs little more than looking up whether
+# it was traced before, and a container of torch's with one module inside is no better.
 MIN_MODULES = 2
 MIN_MODULES_OF_TORCH = 3
-# Modules in a block inside another block, and how many of them that one must hold: it is traced once.
+# The same for a block inside another block, and how many such blocks the outer one must hold, as it is traced once.
 MIN_INNER_MODULES = 3
 MIN_INNER_REPEATS = 4
-# How often more a structure may be traced than reused before it is left flat: two layers may alternate, and the
-# first of them may differ from the rest.
+# A structure that was traced this many times more than it was reused is inlined from then on. Four, because two layers
+# may alternate, and the first of each may differ from the rest.
 MAX_TRACES_AHEAD = 4
-# Misses that are permanent: every call of a module with the same structure has them.
+# Permanent misses: every call of a module with the same structure would have them.
 _FINAL = frozenset(
     {
         ReuseMissReason.UNSUPPORTED_ARGUMENT,
@@ -72,7 +73,7 @@ _FINAL = frozenset(
 
 @dataclasses.dataclass
 class _Scope:
-    """The frame, or the body of a candidate."""
+    """The frame, or the body of a candidate; see Note [A candidate repeats]."""
 
     # ids of the modules that are candidates here.
     candidates: set[int] = dataclasses.field(default_factory=set)
@@ -86,14 +87,14 @@ class Candidates:
     def __init__(self) -> None:
         self._structures = _Structures()
         self._scopes = [_Scope()]
-        # ids of the modules from which candidates were looked for.
+        # ids of the modules that a search for candidates has covered.
         self._searched: set[int] = set()
         self._refused: set[int] = set()
-        # structure -> how many more calls were traced than reused
+        # structure -> number of traced calls less that of reused ones
         self._ahead: collections.Counter[int] = collections.Counter()
 
     def accepts(self, tx: InstructionTranslatorBase, module: Module, source: Source) -> bool:
-        """Whether a call of ``module``, which is found at ``source``, is to be a region."""
+        """Whether a call of ``module``, which stands at ``source``, becomes a region."""
         scope = self._scopes[-1]
         inner = len(self._scopes) > 1
         if not inner:
@@ -111,7 +112,7 @@ class Candidates:
 
     @contextlib.contextmanager
     def inside(self, module: Module) -> Iterator[None]:
-        """Meanwhile, a call of ``module`` is traced."""
+        """A context in which a call of ``module`` is traced: opens its scope."""
         self._scopes.append(_Scope(self._repeated(modules_of(module), _is_inner_block, MIN_INNER_REPEATS)))
         try:
             yield
@@ -119,18 +120,18 @@ class Candidates:
             self._scopes.pop()
 
     def has_refused(self, module: Module) -> bool:
-        """Whether a module like this one was tried and is left flat: what it is made of had better stay together."""
+        """Whether modules of this structure are inlined after a trial: then their parts had better stay together."""
         return bool(self._refused) and _is_block(module) and self._structures.of(module) in self._refused
 
     def learn(self, module: Module, reused: bool, miss: ReuseMissReason | None) -> None:
-        """Notes what became of a call of ``module``."""
+        """Notes the outcome of a call of ``module``."""
         structure = self._structures.of(module)
         self._ahead[structure] += -1 if reused else 1
         if miss in _FINAL or self._ahead[structure] >= MAX_TRACES_AHEAD:
             self.refuse(module)
 
     def refuse(self, module: Module) -> None:
-        """Leaves modules like this one flat for the rest of the frame."""
+        """Inlines modules of this structure for the rest of the frame."""
         self._refused.add(self._structures.of(module))
 
     def _search(self, tx: InstructionTranslatorBase, module: Module, source: Source) -> None:
@@ -144,7 +145,7 @@ class Candidates:
     def _repeated(
         self, tops: Iterable[Module], is_block: Any, least: int, searched: set[int] | None = None
     ) -> set[int]:
-        """ids of the outermost blocks in ``tops`` of whose structure there are at least so many outside of others.
+        """ids of the outermost blocks in ``tops`` whose structure has at least ``least`` of these outermost blocks.
 
         Adds the ids of all modules in ``tops`` to ``searched``.
         """
@@ -164,15 +165,15 @@ class Candidates:
 
 
 class _Structures:
-    """Numbers modules by their structure: equal numbers, equal classes and metadata."""
+    """Numbers modules by structure: modules with equal numbers have equal classes and metadata."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        # id of a module -> it and its number; it is kept, so that no id is used again.
+        # id of a module -> the module, kept alive so that its id is not reused, and its number.
         self._known: dict[int, tuple[Module, int]] = {}
 
     def of(self, module: Module) -> int:
-        """The number of a module, as it was when first asked for."""
+        """The number of a module's structure at the first query."""
         known = self._known.get(id(module))
         if known is None:
             known = self._known[id(module)] = (module, self._number(module))
@@ -180,7 +181,7 @@ class _Structures:
 
     def _number(self, module: Module) -> int:
         own = own_attributes(module)
-        # A tensor of the program's class may answer with code of its own.
+        # A tensor of another class may run the program's code.
         tensors = tuple(
             (name, type(t) in _TENSORS and (type(t), t.shape, t.dtype, t.requires_grad))
             for part in ("_parameters", "_buffers")
@@ -192,7 +193,7 @@ class _Structures:
 
 
 def _holders(tx: InstructionTranslatorBase, module: Module, source: Source) -> Iterator[Any]:
-    """The module that ``source`` begins at, and the lists and dicts between ``module`` and the next module above it."""
+    """The outermost module on the way to ``source``, and the containers between ``module`` and the next one above."""
     resolve = resolver(tx)
     top, at = module, source
     while True:
@@ -219,7 +220,7 @@ def _modules_in(holder: Any) -> list[Module]:
 
 
 def _outermost(tops: Iterable[Module], chosen: Any) -> Iterator[Module]:
-    """The modules that are ``chosen`` and in no other chosen one."""
+    """The modules that are ``chosen`` and inside no other chosen module."""
     todo, seen = list(tops), set()
     while todo:
         module = todo.pop()
@@ -233,12 +234,12 @@ def _outermost(tops: Iterable[Module], chosen: Any) -> Iterator[Module]:
 
 
 def _holds(module: Module, least: int) -> bool:
-    """Whether there are ``least`` modules in ``module``, itself included."""
+    """Whether ``module`` holds at least ``least`` modules, itself included."""
     return sum(1 for _ in itertools.islice(_all_modules(module), least)) == least
 
 
 def _all_modules(module: Module) -> Iterator[Module]:
-    """``module`` and all modules in it, each once."""
+    """``module`` and all modules inside it, each once."""
     todo, seen = [module], {id(module)}
     while todo:
         at = todo.pop()
@@ -254,7 +255,7 @@ def _is_inner_block(module: Module) -> bool:
 
 
 def _is_block(module: Module) -> bool:
-    """Whether calls of ``module`` may be regions at all: it is large enough, and neither wrapped nor marked."""
+    """Whether calls of ``module`` may be regions: it is large enough, and neither a wrapper nor marked."""
     kind: Any = type(module)
     own = own_attributes(module)
     if not own.get("_modules") or _is_wrapper(kind):
@@ -262,17 +263,17 @@ def _is_block(module: Module) -> bool:
     forward = own.get("forward", find_in_class(kind, "forward"))
     forward = forward.__func__ if type(forward) is types.MethodType else forward
     if "__marked_compile_region_fn__" in (own_attributes(forward) or ()):
-        return False  # the user has said what is a region
+        return False  # the user's mark decides
     of_torch = (kind.__module__ or "").startswith("torch.nn.")
     return _holds(module, MIN_MODULES_OF_TORCH if of_torch else MIN_MODULES)
 
 
 def _is_wrapper(kind: type) -> bool:
-    """Whether a class wraps a module for what happens around its call; what it wraps may be a region."""
+    """Whether a class wraps a module to act around its call.  The wrapped module may be a region."""
     return any(f"{base.__module__}.{base.__qualname__}" in _WRAPPERS for base in kind.__mro__)
 
 
-# Named, because importing them costs more than comparing names.
+# By name, because importing the classes would cost more than comparing names.
 _WRAPPERS = frozenset(
     {
         "torch._dynamo.eval_frame.OptimizedModule",

@@ -1,4 +1,4 @@
-"""Containers that a deferred index is used on: the elements that it finds, and a watch over the others."""
+"""Containers that a call indexes with a deferred constant: finding the element, and watching the others."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class SubscriptPath:
-    """An element of a container that was found by a held index."""
+    """An element that was found in a container by a deferred index."""
 
     container: Source
     holder: VariableTracker
     index: Expression
     element: Source
-    # What the container holds there. This call looks at it by the path only: else it would not be known
-    # which of the things that were read at ``element`` stand elsewhere in another call.
+    # What the container holds there. The call must read it by this path only: otherwise nothing tells which of the
+    # reads at ``element`` are at another index in another call.
     seen: VariableTracker
 
 
-# id -> container that a held index was used on, where what it holds was known before the call.
+# id -> container that was indexed with a deferred constant when the element was no longer lazy.
 INDEXED: PerFrame[dict[int, VariableTracker]] = PerFrame(lambda _: {})
 
 
 def element_at(tx: InstructionTranslatorBase, container: Any, key: Any) -> VariableTracker | None:
-    """What an unchanged container with a source holds at ``key``, if that is still lazy."""
+    """The element at ``key`` of an unchanged container with a source, if the element is still lazy."""
     if container.source is None or tx.output.side_effects.is_modified(container):
         return None
     found = None
@@ -55,16 +55,16 @@ def element_at(tx: InstructionTranslatorBase, container: Any, key: Any) -> Varia
     source = found.original_source()
     known = tx.output.side_effects.id_to_variable.get(id(found.original_value()))
     if known is not None and (known.source is None or known.source.name != source.name):
-        return None  # known by another way
+        return None  # Dynamo knows it by another source
     plain = type(source) in (GetItemSource, DictGetItemSource) and type(source.index) in (int, str)
     return found if plain and source.base == container.source else None
 
 
 class Watch:
-    """Lazy trackers in the place of what containers hold, while a call is traced."""
+    """Replaces realized elements of containers by lazy trackers while a call is traced."""
 
     def __init__(self, tx: InstructionTranslatorBase, containers: Iterable[Any]) -> None:
-        # container -> (its trackers, the lazy ones in their place)
+        # (container, its trackers by index, the lazy ones in their place)
         self._kept: list[tuple[Any, dict[Any, VariableTracker], dict[Any, VariableTracker]]] = []
         resolve = resolver(tx)
         for container in containers:
@@ -76,7 +76,7 @@ class Watch:
             self._kept.append((container, kept, lazy))
 
     def end(self) -> None:
-        """Puts back what was there."""
+        """Puts the original trackers back, except where the call has put others."""
         for container, kept, lazy in self._kept:
             now = dict(elements(container))
             _put(container, {index: kept[index] for index in now if index in lazy and now[index] is lazy[index]})
@@ -92,7 +92,7 @@ def _put(container: Any, trackers: dict[Any, VariableTracker]) -> None:
 
 
 def _lazy(found: VariableTracker, base: Any, resolve: Resolver) -> VariableTracker:
-    """A lazy tracker of the same thing; ``found`` itself where it is no plain element of ``base``."""
+    """A lazy tracker of the same value; ``found`` itself if it is still lazy or no plain element of ``base``."""
     source: Any = found.source
     if not found.is_realized() or type(source) not in (GetItemSource, DictGetItemSource) or source.base != base:
         return found

@@ -1,25 +1,25 @@
-"""Constants that a region's call is made with, deferred until the program looks at them.
+"""Constants among the arguments of a region call, deferred until the program reads them.
 
 Note [A constant is read when the program asks for its value]
-A loop hands its index to each layer, a counter counts the calls, a layer's number finds its part
-of a cache.  If the fingerprint held such values, no two calls would be alike.  Most bodies never
-look: they pass the number on, store it, add one to it, or index a container with it.  Dynamo has
-a tracker for what the program has not looked at yet, LazyVariableTracker, and realizes it when it
-does.  So while a region is traced, its plain constants are lazy ones (``DeferredConstant``):
+A loop passes its index to each layer, a counter counts the calls, and a layer's number finds the layer's part of a
+cache.  If the fingerprint held such values, no two calls would be alike.  But most bodies never read the value: they
+pass the number on, store it, add one to it, or index a container with it.  Dynamo tracks what the program has not read
+yet by a LazyVariableTracker, and realizes the tracker at the first read.  So while a region is traced, its plain
+constants are lazy (``DeferredConstant``):
 
-- an operator on held constants makes a held one, with the ``Expression`` that it was made by;
-- to realize one *specializes* its expression: the entry holds only where it has the same value.  A
-  comparison is an expression like any other, so ``if i < 3`` specializes a truth, not a number;
-- what is stored or returned without that is an expression in the recipe, computed anew for each call;
-- a list that is only appended to is deferred too (``DeferredList``): each call appends its own;
-- an index into a list or dict makes a *path*: the element found becomes one more argument of
-  the call, which stands at another index in another call.  That needs to be the only way in which
-  the call reaches the element.  So the path leads to a tracker of its own, and what the container
-  holds stays lazy: if that is realized, the call took another path.  Where it was realized before,
-  the next call is traced with lazy trackers in its place (``Watch``).
+- An operator on deferred constants makes a deferred constant with an ``Expression`` that says how it was computed.
+- Realizing a deferred constant *specializes* its expression: the entry serves only calls in which the expression has
+  the same value.  A comparison is an expression like any other, so ``if i < 3`` specializes a truth value, not ``i``.
+- A deferred constant that is stored or returned is an expression in the recipe, which each call computes anew.
+- A list that the call only appends to is deferred too (``DeferredList``): each call appends its own values.
+- An index into a list or dict makes a *path* (``SubscriptPath``): the element becomes one more argument of the call,
+  and stands at another index in another call.  The call may reach the element by this path only.  To check that, the
+  path leads to a tracker of its own, and the container's tracker of the element stays lazy: if that is realized, the
+  call took another path.  If it was realized before the call, the next call is traced with lazy trackers in the
+  container (``Watch``).
 
-A type is never held back: it is in the fingerprint.  When the call ends, held constants become
-the constants that they stand for.
+Types are not deferred: the fingerprint holds them.  When the call ends, each deferred constant becomes the constant
+that it stands for.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 
-# Kinds of constants that are held. None is no number, and asked for by every ``is None``.
+# Types of deferred constants. None is not among them, because every ``is None`` would read it.
 DEFERRED_TYPES = (int, float, bool, str)
 
 
 class DeferredOwner(Protocol):
-    """What has the deferred values of one call; see deferred_values.py."""
+    """Owns the deferred values of one call; see deferred_values.py."""
 
     recorder: Recorder
 
     def specialize(self, held: Any) -> None:
-        """Notes that the program has looked at ``held``."""
+        """Notes that the program has read ``held``."""
 
 
 class Deferred(LazyVariableTracker):
-    """Something that is specialized when it is realized while its call is traced."""
+    """A value that is specialized if it is realized while its call is traced."""
 
     _nonvar_fields: ClassVar[set[str]] = {"deferred", "held", *LazyVariableTracker._nonvar_fields}
 
     def __init__(self, held: VariableTracker, value: Any) -> None:
-        # The cache is there for stock's methods; it is never asked to build anything.
+        # Stock's methods need a cache, but never build anything from this one.
         super().__init__(LazyCache(value, "held"), source=held.source)
-        # What it stands for; it may be held by the call around this one.
+        # The tracker that this one stands for; the surrounding call may have deferred it as well.
         self.held = held
-        # Set while the call is traced.
+        # The owner while the call is traced; None before and after.
         self.deferred: DeferredOwner | None = None
 
     def realize(self) -> VariableTracker:
@@ -79,17 +79,17 @@ class Deferred(LazyVariableTracker):
         return self if self.deferred is not None else self.held.unwrap()
 
     def original_source(self) -> Any:
-        # Who asks goes on to ask the source what kind it is, also that of a number that the frame has computed.
+        # Callers go on to read the source's kind, so a number that the frame has computed needs a source as well.
         return self.realize().source or ConstantSource("held")
 
     def is_hashable_lazy(self) -> bool:
-        return False  # its hash is its value
+        return False  # hashing reads the value
 
     def clone(self, **kwargs: Any) -> VariableTracker:
         return self.realize().clone(**kwargs)
 
     def set_name_hint(self, name: str) -> None:
-        pass  # names are for tensors
+        pass  # only tensors take names
 
     def set_source_location(self, source_location: Any) -> None:
         if self.is_realized():
@@ -108,7 +108,7 @@ class Deferred(LazyVariableTracker):
 
 
 class DeferredConstant(Deferred):
-    """A constant that the program has not looked at yet."""
+    """A constant that the program has not read yet."""
 
     _nonvar_fields: ClassVar[set[str]] = {"expression", "deferred_value", *Deferred._nonvar_fields}
 
@@ -134,7 +134,7 @@ class DeferredConstant(Deferred):
 
 
 class DeferredList(Deferred):
-    """A list that the program has not looked at yet.  Appending to it is not looking."""
+    """A list that the program has not read yet.  Appending to it is no read."""
 
     _nonvar_fields: ClassVar[set[str]] = {"appended", *Deferred._nonvar_fields}
 
@@ -147,7 +147,7 @@ class DeferredList(Deferred):
 
     def peek_value(self) -> Any:
         self.realize()
-        return []  # what kind of thing it is; what it holds are trackers
+        return []  # shows the type only: the elements are trackers
 
     original_value = peek_value
 
@@ -168,20 +168,20 @@ class DeferredList(Deferred):
 
     @property
     def bottom(self) -> VariableTracker:
-        """What it stands for in the end: another one may be held by the call around."""
+        """The list's own tracker, below the deferred lists of all surrounding calls."""
         at: VariableTracker = self
         while type(at) is DeferredList:
             at = at.held.unwrap()
         return at
 
     def identity(self, tx: InstructionTranslatorBase) -> Any:
-        """The one of all things that stand for the same list."""
+        """One object for all trackers that stand for the same list."""
         value = self.real(tx)
         known = tx.output.side_effects.id_to_variable.get(id(value))
         return value if value is not None and known is None else known or self.bottom
 
     def real(self, tx: InstructionTranslatorBase) -> list[Any] | None:
-        """The list as it was when the frame began; None if the frame has made it."""
+        """The list as it was when the frame began; None if the frame made it."""
         at: Any = self.bottom
         if issubclass(type(at), LazyVariableTracker):
             return at.peek_value()
@@ -189,7 +189,7 @@ class DeferredList(Deferred):
 
 
 def defer_list(tracker: VariableTracker) -> VariableTracker:
-    """``tracker`` held back, if it is a list."""
+    """``tracker``, deferred if it is a list."""
     known: Any = tracker.unwrap()
     if type(known) is DeferredList and known.deferred is not None:
         return DeferredList(known)
@@ -199,10 +199,10 @@ def defer_list(tracker: VariableTracker) -> VariableTracker:
 
 
 class OpenedTuples:
-    """Tuples that hold held constants for a while.  They stay the objects that they are, which ``is`` may ask for."""
+    """Tuples whose elements are deferred until ``close``, in place: ``is`` may compare the tuples."""
 
     def __init__(self) -> None:
-        # id -> (tuple, what it holds otherwise)
+        # id -> (tuple, its original elements)
         self._items: dict[int, tuple[TupleVariable, Any]] = {}
 
     def open(self, tracker: TupleVariable, made: list[DeferredConstant]) -> None:
@@ -217,7 +217,7 @@ class OpenedTuples:
 
 
 def hold(tracker: VariableTracker, made: list[DeferredConstant], opened: OpenedTuples) -> VariableTracker:
-    """``tracker`` with the plain constants in it held back, which are added to ``made``."""
+    """``tracker`` with its plain constants deferred, which are added to ``made``."""
     if type(tracker) is TupleVariable and tracker.source is None:
         opened.open(tracker, made)
         return tracker
@@ -236,6 +236,6 @@ def constant_of(tracker: VariableTracker) -> Any:
 
 
 def deferred_type(tracker: VariableTracker) -> type | None:
-    """The type of a constant that is held back when a call is made with it; None for anything else."""
+    """The type of a constant that is deferred as an argument; None for anything else."""
     kind = type(constant_of(tracker))
     return kind if kind in DEFERRED_TYPES else None

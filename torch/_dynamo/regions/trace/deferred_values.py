@@ -1,4 +1,4 @@
-"""The deferred constants of one call while it is traced, and what became of them.
+"""The deferred values of one call while it is traced, and which of them are specialized.
 
 See Note [A constant is read when the program asks for its value] in deferred.py.
 """
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from torch._guards import Source
 
 
-# An expression that grows beyond this is specialized: a loop in the body would make a tower of it.
+# A deeper expression is specialized: a loop in the body would nest it without end.
 MAX_DEPTH = 16
-# Pure functions of constants, whose result is a constant of a type that depends on the operands' types alone.
+# Pure functions of constants whose result is a constant with a type that depends on the operands' types only.
 _PURE: frozenset[Any] = frozenset(
     {
         *(operator.add, operator.sub, operator.mul, operator.mod, operator.floordiv, operator.truediv),
@@ -49,7 +49,7 @@ _PURE: frozenset[Any] = frozenset(
 
 
 def _unseen_global(tracker: Any) -> GlobalSource | None:
-    """The source of a plain constant of a global that the program has not looked at."""
+    """The source of a global that holds a plain constant and that the program has not read; None for anything else."""
     if type(tracker) is not LazyConstantVariable or tracker.is_realized() or tracker.peek_type() not in DEFERRED_TYPES:
         return None
     source = tracker.original_source()
@@ -57,7 +57,7 @@ def _unseen_global(tracker: Any) -> GlobalSource | None:
 
 
 def _of_ended(tracker: VariableTracker, deferred: DeferredValues) -> VariableTracker:
-    """What ``tracker`` stands for to the call of ``deferred``, if it was held by a call inside that has ended."""
+    """The constant that ``tracker`` is to the call of ``deferred``, if an inner call that has ended deferred it."""
     found = tracker
     while type(found) is DeferredConstant and found.deferred is None and not deferred.made(found):
         found = found.held
@@ -68,27 +68,27 @@ AnyDeferred = TypeVar("AnyDeferred", bound=Deferred)
 
 
 class DeferredValues:
-    """The held constants of one call while it is traced, and what became of them."""
+    """The deferred values of one call; see Note [A constant is read when the program asks for its value]."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._held: list[Deferred] = []
         self._ids: set[int] = set()
-        # Expressions, and keys of the values that the program has looked at. No dict: ``f * 0.0`` equals ``f * -0.0``.
+        # Specialized expressions, and the keys of their values. No dict, since ``f * 0.0`` equals ``f * -0.0``.
         self.specialized: list[tuple[Expression, Hashable]] = []
         self.specialized_ids: set[int] = set()
-        # Whether the program has looked at a deferred list.
+        # Whether the program has read a deferred list.
         self.saw_a_list = False
-        # Sources of numbers that were used as an index only (if they are not among the sources that were read).
+        # Sources of numbers that the call used as an index; only as an index, if the read sources do not include them.
         self.indices: set[Source] = set()
         self.paths: list[SubscriptPath] = []
-        # Other elements of the same containers, which the call did not look at.
+        # Other elements of the indexed containers, which the call did not read.
         self.untouched: set[Source] = set()
-        # what a global or cell is bound to -> the held constant that stands for it
+        # binding of a global or cell -> the deferred constant that stands for its value
         self.bound: dict[BindingValue, DeferredConstant] = {}
 
     def _is_only(self, tx: InstructionTranslatorBase) -> bool:
-        """Whether this is the only call that is being traced."""
+        """Whether this call is the only one of the frame that is being traced."""
         recorders = RECORDERS.of(tx.output)
         return len(recorders) == 1 and recorders[0].deferred is self
 
@@ -110,7 +110,7 @@ class DeferredValues:
             self.saw_a_list = True
 
     def end(self) -> None:
-        """Lets every held constant be what it stands for."""
+        """Lets every deferred value become what it stands for."""
         for held in self._held:
             held.deferred = None
         for path in self.paths:
@@ -119,14 +119,14 @@ class DeferredValues:
         self.untouched.difference_update(path.element for path in self.paths)
 
     def expression_of(self, tracker: VariableTracker) -> Expression | None:
-        """The expression of a constant that was held to the end."""
+        """The expression of a constant that stayed deferred to the end; None for anything else."""
         tracker = _of_ended(tracker, self)
         if type(tracker) is DeferredConstant and self.made(tracker) and id(tracker) not in self.specialized_ids:
             return tracker.expression
         return None
 
     def load_bound(self, tracker: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
-        """What stands for a constant that the frame has bound a global or a cell to before the call."""
+        """``value``, to which the frame bound a global or cell before the call; deferred if it is a plain constant."""
         if deferred_type(value) is None:
             return value
         return self._bound(BindingValue(tracker if isinstance(tracker, CellVariable) else tracker.source, name), value)  # type: ignore[arg-type]
@@ -137,9 +137,9 @@ class DeferredValues:
         return self.bound[where]
 
     def _globals(self, tx: InstructionTranslatorBase, args: list[VariableTracker]) -> list[VariableTracker]:
-        """``args``, if they are constants, with globals deferred that the program has neither bound nor looked at.
+        """``args`` with those globals deferred that the program has neither bound nor read, if all are constants.
 
-        They are guarded as if looked at: the program does look, whether or not the result depends on it.
+        These globals are guarded as if read: flat tracing reads them, whether or not the result depends on them.
         """
         unseen = [_unseen_global(a) for a in args]
         if not any(unseen) or not self._is_only(tx):
@@ -157,7 +157,7 @@ class DeferredValues:
         ]
 
     def apply(self, tx: InstructionTranslatorBase, fn: Any, args: list[VariableTracker]) -> VariableTracker | None:
-        """The held result of a builtin function; None when it has to be computed as usual."""
+        """The deferred result of a builtin function; None if Dynamo has to compute it as usual."""
         if (
             fn is getattr
             and type(args[0]) is DeferredList
@@ -171,7 +171,7 @@ class DeferredValues:
         if fn is not operator.getitem:
             args = self._globals(tx, args)
         if any(type(a) is DeferredConstant and a.deferred not in (None, self) for a in args):
-            return None  # deferred by the call around this one: looked at as usual
+            return None  # deferred by a surrounding call: read as usual
         if fn is operator.getitem:
             return self._index(tx, *args) if len(args) == 2 else None
         own = [type(a) is DeferredConstant and a.deferred is self for a in args]
@@ -186,10 +186,10 @@ class DeferredValues:
         try:
             value = fn(*map(constant_of, args))
         except Exception:
-            return None  # raised as usual
+            return None  # Dynamo raises it as usual
         if type(value) not in DEFERRED_TYPES:
             return None
-        # To the call around this one, the result is an expression of what it holds itself.
+        # To a surrounding call, the result is an expression of its own deferred constants.
         outer = next((b.deferred for b in below if type(b) is DeferredConstant and b.deferred is not None), None)
         made = outer.apply(tx, fn, below) if outer is not None else None
         return self.add(DeferredConstant(made or ConstantVariable.create(value), value, expression))
@@ -224,7 +224,7 @@ class DeferredValues:
         return None
 
     def _is_constant(self, tx: InstructionTranslatorBase, key: Any) -> bool:
-        """Guards ``key`` as realizing it does; whether it is a constant, no number that Dynamo treats as symbolic."""
+        """Whether Dynamo treats ``key`` as a constant and not as symbolic; guards it as realizing it does."""
         source = key.original_source()
         with self.recorder.unrecorded():
             looked = LazyConstantVariable.create(key.original_value(), source).realize()

@@ -1,8 +1,7 @@
-"""What a region's call changes outside of it, as recipes: attributes, globals and cells that it binds.
+"""The side effects of a region call, as recipes for later calls.
 
-So is a value that is appended to a list, if the call does not look at the list.
-Changes of another kind (of a dict's contents, a hook, a random number) are not carried over:
-such a call is traced each time.
+These can be repeated for a later call: binding attributes, globals and cells, and appending to a list that the call
+does not read.  A call with any other effect (on a dict's contents, a hook, a random number) is traced each time.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class Store:
 def write_effects(
     tx: InstructionTranslatorBase, recorder: ReadSetRecorder, existing: list[VariableTracker], writer: RecipeWriter
 ) -> list[Store | Append]:
-    """What the call did to ``existing``, the trackers of objects that it changed but did not make.
+    """The effects on ``existing``, the trackers of objects that the call changed but did not make.
 
-    Raises CannotReuse when it did something that cannot be done again for another call.
+    Raises CannotReuse if an effect cannot be repeated for another call.
     """
     if recorder.has_other_effects:
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, "a hook, a random number or a message")
@@ -83,7 +82,7 @@ def _stores(
     target = writer.write_target(tracker)
     stores = []
     for name, value in side_effects.store_attr_mutations.get(tracker, {}).items():
-        # A global or a cell has one name only: that is what the call has bound, maybe to what it was bound to before.
+        # A global or a cell has one name only, which the call has bound, maybe to the same value as before.
         if before.get(name) is value and not isinstance(tracker, (NewGlobalVariable, CellVariable)):
             continue
         if isinstance(value, DeletedVariable):
@@ -94,7 +93,7 @@ def _stores(
 
 
 def carry_out(maker: Maker, effects: list[Store | Append]) -> None:
-    """Does for a call what ``effects`` say; values first, for some are made of what is bound anew."""
+    """Carries ``effects`` out for a call.  Makes all values first: some are computed from what the effects rebind."""
     side_effects = maker.tx.output.side_effects
     values = [effect.value.make(maker) for effect in effects]
     for effect, value in zip(effects, values, strict=True):

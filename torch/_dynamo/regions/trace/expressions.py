@@ -1,4 +1,4 @@
-"""What a deferred constant was computed from: expressions over the values that a call is made with."""
+"""Expressions that say how a deferred constant is computed from what a call is made with."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class SourceValue(NamedTuple):
 
 
 class BindingValue(NamedTuple):
-    """The constant that a global or a cell is bound to: a cell by the frame, a global by the frame or before it."""
+    """The constant that a global or a cell is bound to: a cell by the frame, a global by the frame or earlier."""
 
-    # Of a global, its source: Dynamo makes a tracker each time that it is bound.
+    # A global's source, since Dynamo makes a new tracker each time that the global is bound; a cell's tracker.
     where: Source | CellVariable
     name: str
 
     def load(self, tx: InstructionTranslatorBase) -> VariableTracker:
-        """What it is bound to now."""
+        """The tracker that it is bound to now."""
         side_effects = tx.output.side_effects
         if isinstance(self.where, CellVariable):
             return side_effects.load_attr(self.where, self.name)
@@ -46,7 +46,7 @@ class BindingValue(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """A pure function of parts: expressions and plain constants."""
+    """A pure function applied to ``parts``: expressions and plain constants."""
 
     fn: Callable[..., Any]
     parts: tuple[Any, ...]
@@ -60,9 +60,9 @@ Expression = ArgumentValue | SourceValue | BindingValue | Applied
 
 
 def value_of(expression: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The value of ``expression``, where ``leaf`` gives that of an argument, a source or a binding.
+    """The value of ``expression``; ``leaf`` gives that of an argument, a source or a binding.
 
-    Raises what its functions raise.
+    Raises what the functions in it raise.
     """
     if isinstance(expression, Applied):
         return expression.fn(*(value_of(part, leaf) for part in expression.parts))

@@ -1,12 +1,11 @@
-"""The arguments of a region's call, flattened natively: what of them is structure, and what are leaves.
+"""Flattens the arguments of a region call into a key of their structure and a list of leaves.
 
-Two calls with equal ``Arguments.key`` differ in nothing that can be told from their arguments
-alone: structure, constants by type and value, metadata of tensors, symbolic expressions, functions
-by identity, which argument is which, and which tensors share a storage.  What a key does not
-hold is what lies behind an object with a source (a module, a user's object, a constant or
-tensor that is still lazy): its leaf has the source, and the read set has the rest.
+Two calls with equal ``Arguments.key`` agree in all that their arguments alone can tell: structure, constants by type
+and value, metadata of tensors, symbolic expressions, functions by identity, which arguments are the same object, and
+which tensors share a storage.  The key leaves out what is behind an object with a source (a module, a user's object, a
+constant or tensor that is still lazy): the leaf holds the source, and the read set the rest.
 
-Nothing is realized here, so that no guard comes into being that flat tracing would not make.
+Nothing is realized here, so that no guard is made that flat tracing would not make.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Leaf:
-    """A tracker that a call is made with, at any depth."""
+    """A tracker among the arguments of a call, at any depth."""
 
     tracker: VariableTracker
-    # Where its value comes from when the frame begins: first the source that Dynamo knows it by, then the one that
-    # the call reached it by, if that is another. Empty when the frame computes it. Bare: one module may have been
-    # looked at, and the next one not.
+    # The sources of its value when the frame begins: first the one that Dynamo knows the value by, then the one that
+    # the call reached it by, if different. Empty if the frame computed the value. In the form of ``bare``, because one
+    # module may have been realized and the next one not.
     sources: tuple[Source, ...]
 
 
@@ -64,25 +63,25 @@ class Arguments:
         kwargs: dict[str, VariableTracker],
         held: list[DeferredConstant],
     ) -> None:
-        """``held`` are the constants among the arguments that are held back.
+        """``held``: the deferred constants among the arguments.
 
-        Raises CannotReuse when an argument is of a kind that cannot be compared.
+        Raises CannotReuse if an argument is of a kind that is not compared.
         """
         self._tx = tx
-        # All trackers, containers too, in the order of the walk; equal keys walk alike.
+        # All trackers, containers included, in the order of the walk, which is the same for equal keys.
         self.leaves: list[Leaf] = []
-        # What is not in the key; see Note [A constant is read when the program asks for its value].
+        # The key leaves these out; see Note [A constant is read when the program asks for its value].
         self.held = held
         self.lists: list[DeferredList] = []
-        # id of a tracker, or of a proxy's node -> its number in order of first sight.
+        # id of a tracker, or of a proxy's node -> its number in the order of first occurrence.
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
-        # What entries are counted by: the code of a Python function, or the class of a callable.
+        # Entries are limited for each of these: the code of a Python function, or the class of a callable.
         function = getattr(fn, "fn", None)
         code = function.__code__ if type(function) is types.FunctionType else None
         self.function: Any = code or function or type(getattr(fn, "value", fn))
         structure = [self._callee(fn), *map(self._walk, args)]
-        # The order in which keywords are passed is the order of a **kwargs dict inside.
+        # In the order of the call, which is the order of a **kwargs dict inside.
         structure += [(name, self._walk(value)) for name, value in kwargs.items()]
         self.key: Hashable = tuple(structure)
 
@@ -99,7 +98,7 @@ class Arguments:
             if type(tracker) is DeferredConstant and any(tracker is held for held in self.held):
                 self.leaves.append(Leaf(tracker, ()))
                 return "held", type(tracker.deferred_value)
-            tracker = tracker.realize()  # of the call around this one
+            tracker = tracker.realize()  # deferred by a surrounding call
         if issubclass(type(tracker), LazyVariableTracker):
             lazy: Any = settled(tracker)
             if not lazy.is_realized():
@@ -109,7 +108,7 @@ class Arguments:
         return self._key_of(tracker)
 
     def _callee(self, fn: VariableTracker) -> Hashable:
-        """Key of what is called: a body cannot tell apart two functions that are alike in all they have."""
+        """Key of the callee.  A body cannot tell apart functions of the same code, globals, defaults and cells."""
         key = self._walk(fn)
         called: Any = fn.unwrap()
         return ("function", function_key(called.fn)) if key == ("function", getattr(called, "fn", None)) else key
@@ -131,7 +130,7 @@ class Arguments:
             return ("symbol", self._keyed(symbol_key, tracker.sym_num), self._number(tracker.proxy.node))
         sourced = kind in (TupleVariable, ListVariable, *DICTS) and tracker.source is not None
         if sourced and not self._tx.output.side_effects.is_modified(tracker):
-            # Like an object: what it holds is behind its source.
+            # Like an object: its elements are behind its source.
             return self._seen_behind(resolver(self._tx)(tracker.source))
         if kind is TupleVariable and id(tracker) in self._numbers:
             return "again", self._number(tracker)
@@ -140,7 +139,7 @@ class Arguments:
         if kind in (SizeVariable, SliceVariable):
             return (kind, tracker.python_type(), *map(self._walk, tracker.items))
         if kind is ListVariable:
-            # Lists are known by identity too: a body may write to one and read another.
+            # By identity too, because a body may write to one list and read another.
             return self._once(tracker, lambda: (kind, *map(self._walk, tracker.items)))
         if kind is ConstDictVariable:
             items = tracker.items.items()
@@ -175,14 +174,14 @@ class Arguments:
             self._number(tracker.proxy.node),
             tuple(storages),  # views of one storage
             self._keyed(tensor_key, value),
-            # A tensor without a gradient is a leaf.
+            # A tensor that does not require grad is always a leaf.
             value.grad_fn is None if value.requires_grad else None,
         )
 
     def _function(self, tracker: Any) -> Hashable:
         kind = type(tracker)
         if kind is UserFunctionVariable:
-            # By identity: two functions of one code object may differ in closures and defaults.
+            # By identity, because two functions of one code object may differ in closures and defaults.
             return ("function", tracker.fn)
         if kind is UserMethodVariable:
             return ("method", tracker.fn, self._walk(bound_to(tracker)))
@@ -205,12 +204,12 @@ class Arguments:
         key = self._seen_behind(tracker.value)
         if type(tracker.value) is not types.MethodType:
             return key
-        # A bound method with a source: what it is bound to is behind it, but Dynamo may know that by another source.
+        # A bound method's object is behind the method's source, but Dynamo may know the object by another source.
         method = tracker.value
         return (*key, method.__func__, self._sourced(method.__self__, AttrSource(tracker.source, "__self__"), tracker))
 
     def _sourced(self, value: Any, source: Source, unseen: VariableTracker) -> Hashable:
-        """Adds the leaf of a value that was not looked at; ``unseen`` stands for its tracker when there is none."""
+        """Key of a value that is still lazy; adds its leaf.  ``unseen`` stands for its tracker if it has none."""
         side_effects = self._tx.output.side_effects
         known = side_effects.id_to_variable.get(id(value))
         source = bare(source)
@@ -224,7 +223,7 @@ class Arguments:
         return key if len(sources) == 1 else ("by another source", key)
 
     def _seen_behind(self, value: Any) -> Hashable:
-        """Key of what the read set describes, whether or not it has been looked at before."""
+        """Key of a value that the read set describes, whether or not Dynamo has realized it."""
         return "behind", type(value), self._number(value)
 
     @staticmethod

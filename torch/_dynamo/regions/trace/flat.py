@@ -1,21 +1,19 @@
-"""Records which operators of the graph belong to which call of a region.
+"""Traces a region call, and records which operators of the graph belong to it.
 
 Note [A region is traced flat and cut out afterwards]
-A call of a region is traced like any other call: inlined, into the graph around it.  Only where
-it begins and ends is noted.  At the end of the frame the noted run of operators is cut out of the
-graph and becomes a call of a body (regions/outline/calls.py).  So by construction
+Dynamo traces a region call like any other call: inlined, into the surrounding graph.  ``trace_flat`` notes only where
+the call begins and ends.  At the end of the frame, that run of operators is cut out of the graph and becomes a call of
+a body (regions/outline/calls.py).  So by construction
 
-- what Dynamo goes on tracing with is what it is without the mark: any Python value, side effect,
-  exception, graph break, guard, recompile and name;
-- a region that cannot be kept is not rolled back: nothing was done yet.  It costs what flat
-  tracing costs;
-- which values the body must return is not guessed from the call's result but read off the
-  finished graph: those with a user outside;
-- a value that is passed through (an input, a capture) has no node in the run, so it never becomes
-  an output.
+- Dynamo goes on tracing as it does without the mark: with the same Python values, side effects, exceptions, graph
+  breaks, guards, recompiles and names;
+- a region that cannot be outlined needs no rollback, since nothing was done yet.  It costs what flat tracing costs;
+- the finished graph tells which values the body must return: those with a user outside.  Nothing is guessed from the
+  call's result;
+- a value that is passed through (an input, a capture) has no node in the run, so it never becomes an output.
 
-The design page has step 4a trace the body by itself and repair its boundary, and 4c roll back.
-That asks of every feature of Dynamo whether it works in a body; this asks of none.
+In the design page, step 4a traces the body by itself and repairs its boundary, and step 4c rolls back.  That requires
+every feature of Dynamo to work inside a body.  This does not.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 def trace_flat(tx: InstructionTranslatorBase, call: RegionCall, body: Callable[[], VariableTracker]) -> VariableTracker:
     """Runs ``body``, which traces the call, and notes the operators that it records.
 
-    Whatever ``body`` returns or raises is passed on.
+    Returns or raises what ``body`` does.
     """
     graph, frame = tx.output.graph, FRAME.of(tx.output)
     before = graph._root.prev
@@ -48,11 +46,11 @@ def trace_flat(tx: InstructionTranslatorBase, call: RegionCall, body: Callable[[
     frame.open = call
     tracked = config.track_nodes_for_deduplication
     try:
-        # Per node, the tracker notes the global state that it was recorded under.
+        # Makes the region tracker note the global state under which each node is recorded.
         config.track_nodes_for_deduplication = True
         result = body()
     except RestartAnalysis:
-        raise  # the frame is traced anew, and the call with it
+        raise  # Dynamo traces the frame anew, and the call with it
     except Exception as e:
         call.end(Outcome.INLINED, _why_it_left(e), type(e).__name__)
         raise
@@ -66,7 +64,7 @@ def trace_flat(tx: InstructionTranslatorBase, call: RegionCall, body: Callable[[
     call.graph, call.nodes = graph, nodes
     for node in nodes:
         frame.inside.setdefault(node, node.name)
-    # An inner call in another graph is in the body of a higher order operator inside this one.
+    # An inner call may be in another graph: in the body of a higher order operator inside this call.
     (outer.inner if outer is not None else frame.outermost).append(call)
     return result
 
@@ -74,19 +72,19 @@ def trace_flat(tx: InstructionTranslatorBase, call: RegionCall, body: Callable[[
 def _why_it_left(error: Exception) -> RegionInlineReason:
     if isinstance(error, Unsupported):
         return RegionInlineReason.GRAPH_BREAK
-    # The program's own: raised by its code, or by an operator that it called.
+    # The program's own exception, raised by its code or by an operator that it called.
     raised = isinstance(error, (ObservedException, TorchRuntimeError))
     return RegionInlineReason.RAISED if raised else RegionInlineReason.FAILED
 
 
 def _recorded_since(graph: torch.fx.Graph, before: Node) -> list[Node] | None:
-    """Nodes behind ``before``, in order, but for inputs of the graph; None when ``before`` has been erased."""
+    """The nodes after ``before``, in order, without inputs of the graph; None if ``before`` was erased."""
     nodes: list[Node] = []
     node = graph._root.prev
     while node is not before:
         if node is graph._root:
             return None
-        # When nothing else has been recorded, new inputs stand behind ``before`` too.
+        # New inputs may stand after ``before``, if no operator was recorded before.
         if node.op != "placeholder":
             nodes.append(node)
         node = node.prev

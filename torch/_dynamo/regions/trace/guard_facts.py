@@ -1,8 +1,8 @@
-"""What a guard says of the object that it is on: the decision about each kind of guard that Dynamo can make.
+"""Facts that guards state, with a decision about every kind of guard that Dynamo can make.
 
-A reuse installs the guards of the traced call again, substituted.  Before, what each of them says must hold of the
-object that stands there in the new call.  ``GUARDS`` has a decision for every kind of guard; a kind without one is
-refused, and a test names it.  None of the functions here runs code of the program.
+A reuse installs the guards of the traced call again, at the substituted sources.  First, the fact that each guard
+states must hold for the object there in the new call.  ``GUARDS`` has a decision for every kind of guard.  A kind
+without a decision is refused, and a test names it.  No function here runs the program's code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch.utils._release import RELEASE
 
 
 class GuardDecision(enum.Enum):
-    """What a reuse does about a kind of guard, where it is not reinstalled."""
+    """What a reuse does about a kind of guard that it does not reinstall."""
 
     REMADE = "made anew where the value or its alias is built, or by the identity of objects"
     GLOBAL = "about the state of the process, not about its source"
@@ -47,18 +47,18 @@ def _constant(value: Any, _: Any) -> Hashable:
     try:
         return exact_key(value) or constant_key(value)
     except Unkeyable:
-        return id(value)  # an equal one may be another thing to the program
+        return id(value)  # to the program, an equal object may not be the same
 
 
 def _function(value: Any, _: Any) -> Hashable:
-    # Dynamo guards the code. What else a function depends on is read through sources behind it, but for its globals.
+    # Dynamo guards the code only. Sources behind the function cover all else that it depends on, but its globals.
     if type(value) is types.FunctionType:
         return id(value.__code__), id(value.__globals__)
     return id(value)
 
 
 def _by_torch(kind: str) -> Fact:
-    """As torch checks it, for values of classes that are torch's or Python's own."""
+    """The fact of a guard whose check is torch's own, for values of torch's or Python's classes."""
     spec: Any = dynamo_guards.GUARD_VALUE_DISPATCH[kind]
 
     def fact(value: Any, bound: dict[str, Any]) -> Hashable:
@@ -69,7 +69,7 @@ def _by_torch(kind: str) -> Fact:
 
 
 class _AsChecked:
-    """Equal to that of another value if torch's check of the guard accepts the value."""
+    """Equal to the fact of another value if torch's check of that guard accepts this value."""
 
     def __init__(self, check: Callable[[Any, Any], bool], expected: Any, value: Any) -> None:
         self.check, self.expected, self.value = check, expected, value
@@ -137,42 +137,41 @@ GUARDS: dict[str, Fact | GuardDecision] = {
         ),
         GuardDecision.GLOBAL,
     ),
-    # Their metadata is the subclass's own, which decides by code of its own whether it is the same.
+    # The metadata belongs to a subclass, whose own code compares it.
     "TENSOR_SUBCLASS_METADATA_MATCH": GuardDecision.REFUSED,
     "DTENSOR_SPEC_MATCH": GuardDecision.REFUSED,
     "DICT_VERSION": GuardDecision.REFUSED,
 }
 if RELEASE >= (2, 15):
-    # Storage that is shared until it is written to, the stream that is current, a list's iterator: nothing here reads
-    # them as Dynamo does.
+    # Copy-on-write storage, the current stream, a list's reverse iterator: nothing here reads these as Dynamo does.
     GUARDS |= dict.fromkeys(
         ("COW_TENSOR_MATCH", "CURRENT_STREAM_MATCH", "LIST_REVERSEITERATOR_LEN"), GuardDecision.REFUSED
     )
 
-# Guards that say which constant stands there. Whether Dynamo treats a number as a constant is decided when it is built.
+# Guards on a constant's value. For a number, Dynamo decides when it builds the tracker whether it is a constant.
 _OF_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
-# Guards that can be made of any value, whatever another call found there.
+# Guards that can be made for any value, whatever the traced call found there.
 OF_VALUES = (*_OF_CONSTANTS, "BOOL_MATCH", "NONE_MATCH", "ID_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
-# What a guard's maker may be bound to and still mean the same for another source.
+# Types of the arguments of a guard's maker that mean the same at another source.
 _PLAIN = (str, int, bool, type(None), type, Source)
 
 
 class GuardFact:
-    """One guard of a traced call: its source and maker, and what it says of the object that stands there."""
+    """One guard of a traced call: its source and maker, and the fact that it states about the object there."""
 
     __slots__ = ("bound", "expected", "fact", "kind", "make", "source", "value")
 
     def __init__(self, source: Source, kind: str, make: Any, value: Any, whole: bool) -> None:
-        """``whole``: that it is the same object.  Raises what stating the fact raises."""
+        """``whole``: the fact is the object's identity.  Raises what computing the fact raises."""
         self.source, self.kind, self.make = source, kind, make
         self.bound: dict[str, Any] = getattr(make, "keywords", {})
-        # Kept, so that ids in the fact are not used again.
+        # Kept alive, so that ids in the fact are not reused.
         self.value = value
         self.fact: Fact = _same_object if whole else _FACTS[kind]
         self.expected = self.fact(value, self.bound)
 
     def holds(self, value: Any) -> bool:
-        """Whether the guard says the same of ``value``.  False when only code of the program could tell."""
+        """Whether the guard states the same about ``value``.  False if only the program's code could tell."""
         try:
             return self.fact(value, self.bound) == self.expected
         except (RunsCode, Unkeyable, TypeError, AttributeError, KeyError):
@@ -180,12 +179,12 @@ class GuardFact:
 
     @property
     def may_have_a_symbol(self) -> bool:
-        """Whether it says that a number is a constant, which Dynamo decides when it builds the number's tracker."""
+        """Whether the guard says that a number is a constant: Dynamo decides that when it builds the tracker."""
         return self.kind in _OF_CONSTANTS and type(self.value) in (int, float)
 
 
 def is_implied(fact: GuardFact, value: Any) -> bool:
-    """Whether the fact holds of all objects that have the same ``unguarded_state`` as ``value``, of which it is."""
+    """Whether ``fact``, which is about ``value``, holds for all objects with the same ``unguarded_state``."""
     if fact.fact is not _FACTS[fact.kind]:
         return False
     if fact.kind == "EMPTY_NN_MODULE_HOOKS_DICT":
@@ -196,7 +195,7 @@ def is_implied(fact: GuardFact, value: Any) -> bool:
 
 
 def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[Source] = ()) -> GuardFact | None:
-    """What is known by a guard; None for those that are made anew or are about no source.
+    """The fact that a guard states; None if the guard is made anew in each call, or is not about its source.
 
     ``opaque``: sources of functions that Dynamo puts into the graph as they are.
 

@@ -1,25 +1,26 @@
-"""Finds the entry that a call of a region may be stamped out of: the objects that its read set leads to must be alike.
+"""Finds the entry that a region call may be stamped out of: one whose read set leads to like objects in this call.
 
 ``find`` checks the entries with the same fingerprint (fingerprint.py) one by one.
 
 Note [Reuse is an isomorphism of objects]
-Let R be the sources that the traced call read, ``old(s)`` the object that stood at one of them, and ``new(s)`` the one
-at the substituted source in the new call.  The call may be reused when
+Let R be the sources that the traced call read.  For a source ``s`` in R, let ``old(s)`` be the object at ``s`` in the
+traced call, and ``new(s)`` the object at the substituted source in the new call.  The new call may reuse the traced one
+if
 
-- ``old(s) -> new(s)`` is one to one *by identity*: equal ones only to equal ones, distinct ones to distinct ones.  Only
-  plain constants (``objects.EXACT``) go by value; what kind of object it is, and whether Dynamo tracks it, is no
-  matter;
-- an object that the call read at a source that no argument leads to (a global, a cell, another layer's name for it)
-  goes to itself, as that source is the same in every call;
-- every fact holds of the image: each guard on the source (guard_facts.py), what tracing sees without a guard
-  (``unguarded_state``, ``tensor_state``), and that the frame has changed none of it since.
+- ``old(s) -> new(s)`` is one to one *by identity*: the same object maps to the same object, and distinct objects map to
+  distinct ones.  Only plain constants (``objects.EXACT``) are compared by value.  The kind of an object, and whether
+  Dynamo tracks it, do not matter;
+- an object that the call read at a source behind no argument (a global, a cell, another layer's name for it) maps to
+  itself, since that source is the same in every call;
+- every fact about ``old(s)`` holds for ``new(s)``: each guard on the source (guard_facts.py), and the state that
+  tracing reads without a guard (``unguarded_state``, ``tensor_state``).  The frame has changed none of this since.
 
-The guards of the new call follow from the same pass (``GuardAction``), by what Dynamo's builder does at each source: an
-object that the frame knows by another source gets an alias guard to it, and what is behind it is guarded there; any
-other gets the guards that the traced call has at that source, and is known to the frame by it from then on.  There is
-no list of kinds of objects here that could be incomplete.  Where kinds matter, a table has a decision for each: guards
-in guard_facts.py, sources in sources.py, values in values.py.  A kind without a decision is traced, and a test walks
-Dynamo's own lists.
+The same pass decides the guards of the new call (``GuardAction``), as Dynamo's builder does at each source.  If the
+frame knows the object by another source, the object gets an alias guard to that source, and what is behind the object
+is guarded behind that source.  Any other object gets the guards that the traced call has at its source, and the frame
+knows the object by this source from then on.  No list of kinds of objects is involved that could be incomplete.  Where
+kinds matter, a table has a decision for each: guards in guard_facts.py, sources in sources.py, values in values.py.  A
+call that meets a kind without a decision is traced, and a test walks Dynamo's own lists.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ if TYPE_CHECKING:
 
 
 class Match(NamedTuple):
-    """An entry that a call may reuse, and what the check has found for it."""
+    """An entry that a call may reuse, and what the check found."""
 
     entry: InvokeSubgraphReuseEntry
     actions: GuardActions
-    # What is known of each step of the entry's plan.
+    # One for each step of the entry's plan.
     bindings: list[SourceBinding]
     operands: list[Any]  # proxies
 
@@ -76,7 +77,7 @@ class Match(NamedTuple):
 def find(
     tx: InstructionTranslatorBase, arguments: Arguments, entries: list[InvokeSubgraphReuseEntry]
 ) -> Match | CannotReuse:
-    """The first of ``entries`` that the call may reuse, else why the last one may not be."""
+    """The first of ``entries`` that the call may reuse; else why the last one cannot be reused."""
     resolve = resolver(tx)
     why = CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER)
     for entry in entries:
@@ -102,7 +103,7 @@ def _check_deferred(
     substitution: SourceSubstitution,
     resolve: Resolver,
 ) -> None:
-    """Compares the constants that the traced call looked at, and adds the elements that are found by an index."""
+    """Compares the specialized constants, and adds the elements found by an index to ``substitution``."""
     condition = entry.condition
 
     def leaf(expression: Any) -> Any:
@@ -123,7 +124,7 @@ def _check_deferred(
     for path in paths:
         index, within = value(path.index), value_at(resolve, substitution(path.container))
         if type(index) not in (int, str) or (is_a(within, list) and index < 0):
-            # Dynamo finds such an element by another source: no guard is made for this one.
+            # Dynamo finds such an element by another source, and makes no guard at this one.
             raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{path.index} is {index!r:.80}")
         new = dataclasses.replace(path.element, base=substitution(path.container), index=index)  # type: ignore[call-arg]
         value_at(resolve, new)
@@ -139,8 +140,7 @@ def _check_deferred(
 
 
 def _follow(condition: Any, actions: GuardActions) -> list[SourceBinding]:
-    """What is known in this call of each step of the entry's plan.  Raises CannotReuse when there is nothing at
-    one."""
+    """The binding of each step of the entry's plan in this call.  Raises CannotReuse if a source leads nowhere."""
     condition.checks = condition.checks or Checks(condition, actions.resolve)
     try:
         bindings: list[SourceBinding] = condition.checks.plan.follow(actions)
@@ -156,14 +156,14 @@ def _check(
     bindings: list[SourceBinding],
     actions: GuardActions,
 ) -> None:
-    """Raises CannotReuse unless the objects of the call are alike to those of the traced one."""
+    """Raises CannotReuse unless the call's objects are like the traced call's."""
     condition: Any = entry.condition
     checks: Checks = condition.checks
     _check_unchanged(tx, condition)
     _check_facts(checks, bindings, actions)
     _check_identities(checks, bindings, condition.unmoved, actions)
     for held in arguments.lists if entry.effects else ():
-        # The call appends to it: it must be none of those that it looks at by another way.
+        # The call appends to this list, so it must not read the list by another path.
         value = held.real(tx)
         if value is not None and (id(value) in condition.unmoved or _is_among(value, checks, bindings)):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
@@ -180,7 +180,7 @@ def _is_among(value: Any, checks: Checks, bindings: list[SourceBinding]) -> bool
 
 
 def _check_alike(condition: Any, bindings: list[SourceBinding], actions: GuardActions) -> None:
-    """Whether the guards of a call can be made for one that is like it, as the user says."""
+    """Raises CannotReuse unless the traced call's guards can be made for a call to which the user gave the same key."""
     for i, facts in condition.checks.facts:
         for fact in facts:
             if fact.kind not in OF_VALUES and not fact.holds(bindings[i].value):
@@ -189,7 +189,7 @@ def _check_alike(condition: Any, bindings: list[SourceBinding], actions: GuardAc
 
 
 def _check_unchanged(tx: InstructionTranslatorBase, condition: Any) -> None:
-    """Whether what the traced call read is as it was then."""
+    """Raises CannotReuse unless the captures that the traced call read are unchanged."""
     if changed := changed_among(tx, condition.read_objects):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     for tracker, state in condition.unmoved_tensors:
@@ -198,12 +198,12 @@ def _check_unchanged(tx: InstructionTranslatorBase, condition: Any) -> None:
 
 
 def _is_new_in(tx: InstructionTranslatorBase, tracker: VariableTracker) -> bool:
-    """Whether it is a cell that the frame has bound anew."""
+    """Whether ``tracker`` is a cell that the frame has bound anew."""
     return isinstance(tracker, CellVariable) and tx.output.side_effects.is_modified(tracker)
 
 
 def _shown(value: Any) -> str:
-    """What messages say of a value.  The program's own __repr__ is not run for that."""
+    """``value`` for messages, without running the program's __repr__."""
     return f"{value!r:.80}" if type(value) in EXACT else f"a {type(value).__name__}"
 
 
@@ -225,13 +225,13 @@ def _check_facts(checks: Checks, bindings: list[SourceBinding], actions: GuardAc
 
 
 def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> None:
-    """Compares what is decided when a tracker is built: metadata of tensors, and whether a number is a constant.
+    """Compares what Dynamo decides when it builds a tracker: metadata of tensors, and whether a number is a constant.
 
-    The trackers are those that tracing the call would build, with their guards and their history of dynamic sizes.
+    Builds the trackers that tracing the call would build, with their guards and their history of dynamic sizes.
     """
     found: Any = condition
     for source, state in found.tensors:
-        # Built, if another, as tracing the call would; the frame may have changed it meanwhile if it is the same.
+        # The frame may have changed the same tensor, so its existing tracker counts. Another is built as in tracing.
         binding = actions.look(source)
         known = tx.output.side_effects.id_to_variable.get(id(binding.value)) if binding.same else None
         tracker = known if known is not None else build_as_traced(tx, actions, source).unwrap()
@@ -251,16 +251,16 @@ def _check_constant(tx: InstructionTranslatorBase, actions: GuardActions, source
 
 
 def void_maker() -> Any:
-    """The maker of guards of which Dynamo makes none, as it is configured: that a module has no hooks.
+    """The maker of the guard that a module has no hooks, if Dynamo is configured to leave these guards out; else None.
 
-    Nearly half of what is noted of a call is of this kind.  Reuse compares hooks by ``unguarded_state``.
+    Nearly half of a call's notes are of this kind.  Reuse compares hooks by ``unguarded_state``.
     """
     skipped = torch._dynamo.config.skip_nnmodule_hook_guards
     return dynamo_guards.GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT if skipped else None
 
 
 def substituted_guards(match: Match) -> list[tuple[Source, Any]]:
-    """The guards that tracing the call would install, and that say something: source and maker of each."""
+    """Source and maker of each guard that tracing the call would install, without those of ``void_maker``."""
     checks: Checks = match.entry.condition.checks
     void = void_maker()
     at = [_guards_at(install, checks, match.bindings, match.actions, void) for install in checks.installs]
@@ -309,15 +309,15 @@ def _check_read_by_frame(
 
 
 def _alias_guards(actions: GuardActions, binding: SourceBinding, known: Source | None) -> list[tuple[Source, Any]]:
-    """The guard that the object at ``binding`` is the one at ``known``."""
+    """The guard that the object at ``binding`` is the object at ``known``."""
     if type(binding.value) is types.CellType:
-        return []  # Dynamo takes a cell that it knows, whichever function has it
+        return []  # Dynamo reuses the tracker of a known cell without a guard, whichever function holds the cell
     new = actions.substitution.of(binding)
     return [(new, dynamo_guards.make_dupe_guard(new, known))]
 
 
 def keep_class_lookups(match: Match) -> None:
-    """Notes the lookups in classes that tracing the call would have been the first to make, as Dynamo does."""
+    """Notes, as Dynamo does, the lookups in classes that tracing the call would have made first."""
     checks: Checks = match.entry.condition.checks
     for index, makers in checks.in_classes:
         binding = match.bindings[index]
@@ -326,14 +326,14 @@ def keep_class_lookups(match: Match) -> None:
 
 
 def read_by(match: Match) -> tuple[list[Source], list[VariableTracker]]:
-    """Sources that tracing the call would have asked for, and trackers of existing objects that it would have read."""
+    """The sources, and the trackers of existing objects, that tracing the call would have read."""
     condition: Any = match.entry.condition
     behind = (*condition.sources, *(path.element for path in condition.paths), *condition.indices)
     return [*map(match.actions.substitution, behind), *condition.unmoved.values()], condition.read_objects
 
 
 def to_be_tracked(match: Match) -> list[SourceBinding]:
-    """Where the objects stand that tracing the call would track, and that the frame does not know yet."""
+    """The bindings of the objects that tracing the call would track and that the frame does not know yet."""
     checks: Checks = match.entry.condition.checks
     bindings = (
         match.bindings[index] for index, _, tracked in checks.installs if tracked and index not in checks.aliases
@@ -352,7 +352,7 @@ def _substitution(arguments: Arguments, condition: InvokeSubgraphReuseCondition)
             elif _needs_source(condition, old):
                 raise CannotReuse(ReuseMissReason.NO_SOURCE, old.name)
             else:
-                continue  # all that is known of the old argument is in the fingerprint
+                continue  # the fingerprint holds all that is known of the old argument
             if roots.setdefault(old, new) != new:
                 raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, old.name)
     for old in condition.fixed:  # type: ignore[attr-defined]
@@ -365,7 +365,7 @@ def _substitution(arguments: Arguments, condition: InvokeSubgraphReuseCondition)
 
 
 def _needs_source(condition: Any, root: Source) -> bool:
-    """Whether more is known of an argument with the source ``root`` than what the fingerprint holds."""
+    """Whether the entry knows more of the argument at ``root`` than the fingerprint holds."""
     if any(fact.source == root for fact in condition.facts) or root in condition.ties:
         return True
     return any(s != root and root_of(s, (root,)) for s in (*condition.sources, *condition.unmoved.values()))
@@ -374,7 +374,7 @@ def _needs_source(condition: Any, root: Source) -> bool:
 def _check_identities(
     checks: Checks, bindings: list[SourceBinding], unmoved: dict[int, Source], actions: GuardActions
 ) -> None:
-    """Whether equal objects went to equal ones only, distinct ones to distinct ones, and unmoved ones to themselves."""
+    """Raises CannotReuse unless the same object maps to the same one, distinct to distinct, and unmoved to itself."""
     steps = checks.plan.steps
     for i in checks.unmoved:
         if bindings[i].value is not steps[i].old:

@@ -1,8 +1,8 @@
-"""Reads of the program's objects that run none of the program's code.
+"""Reads the program's objects without running the program's code.
 
-Deciding about reuse must not be observable: a ``__getattr__`` that counts, a ``__len__`` that prints or a property of
-the program runs as often as it runs without regions.  So objects are read through the functions of the built-in
-classes, and where only code of the program could answer, ``RunsCode`` is raised: the call is traced then.
+A decision about reuse must not be observable: a ``__getattr__`` that counts, a ``__len__`` that prints, or a property
+must run as often as it runs without regions.  So these functions read objects through the methods of built-in classes.
+Where only the program's code could answer, they raise ``RunsCode``, and the call is traced.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch._dynamo.regions.keys import constant_key
 
 
 MISSING: Any = object()
-# Constants that equal ones can stand for. Every other object is compared by identity.
+# Types of constants that are compared by value. Every other object is compared by identity.
 EXACT = (bool, int, float, complex, str, bytes, type(None))
 
 
 class RunsCode(Exception):
-    """Only code of the program can tell what was asked for."""
+    """Only the program's code could answer."""
 
 
 def exact_key(value: Any) -> Hashable:
@@ -32,7 +32,7 @@ def exact_key(value: Any) -> Hashable:
 
 
 def is_a(value: Any, kind: Any) -> bool:
-    """As ``isinstance``, which may ask an object for its ``__class__``."""
+    """Like ``isinstance``, but without reading the object's ``__class__``, which may run code."""
     return issubclass(type(value), kind)
 
 
@@ -45,7 +45,7 @@ def own_attributes(value: Any) -> Any:
 
 
 def find_in_class(kind: Any, name: str) -> Any:
-    """What a class or one of its bases binds ``name`` to, as it stands there; ``MISSING`` if none does."""
+    """The raw entry ``name`` of a class or the first of its bases that has it; ``MISSING`` if none does."""
     for base in type.__getattribute__(kind, "__mro__"):
         found = base.__dict__.get(name, MISSING)
         if found is not MISSING:
@@ -54,13 +54,13 @@ def find_in_class(kind: Any, name: str) -> Any:
 
 
 def is_of_program(kind: Any, name: str) -> bool:
-    """Whether a class finds ``name`` by Python code that is not torch's ``Module``'s."""
+    """Whether ``name`` is a Python function in a class, other than that of ``torch.nn.Module``."""
     found = find_in_class(kind, name)
     return isinstance(found, types.FunctionType) and found is not torch.nn.Module.__dict__.get(name)
 
 
 def _runs_code(found: Any) -> bool:
-    """Whether looking up a name that a class binds to ``found`` runs Python code: a property, or a descriptor."""
+    """Whether reading an attribute that a class binds to ``found``, a property or descriptor, runs Python code."""
     kind = type(found)
     return kind is property or is_of_program(kind, "__get__") or issubclass(kind, property)
 
@@ -72,10 +72,10 @@ def _checked(found: Any, name: str) -> Any:
 
 
 def checks_by_code(kind: Any) -> bool:
-    """Whether ``isinstance`` asks the program's code in a class, which may look at more of an object than its class.
+    """Whether ``isinstance`` runs the program's ``__instancecheck__`` for a class, which may read more than the type.
 
-    Each module asks torch's own, of Parameter and Buffer, about what it is given: they look at the object's attributes,
-    and those are compared.
+    Torch's own, of Parameter and Buffer, do not count: each module runs them, but they only read the object's
+    attributes, and those are compared.
     """
     found = find_in_class(type(kind), "__instancecheck__") if is_a(kind, type) else MISSING
     if not isinstance(found, types.FunctionType) or found is abc.ABCMeta.__instancecheck__:
@@ -84,7 +84,7 @@ def checks_by_code(kind: Any) -> bool:
 
 
 def _builtin_getattribute(kind: Any) -> Any:
-    """The ``__getattribute__`` that a class inherits from a built-in class, below those of the program."""
+    """The ``__getattribute__`` that a class inherits from a built-in class, below the program's own."""
     for base in type.__getattribute__(kind, "__mro__"):
         found = base.__dict__.get("__getattribute__")
         if found is not None and not isinstance(found, types.FunctionType):
@@ -93,7 +93,7 @@ def _builtin_getattribute(kind: Any) -> Any:
 
 
 def _built_in_attribute(value: Any, name: str) -> Any:
-    """What the built-in class finds, when the program's code has no part in it."""
+    """The attribute as the built-in base class finds it, without the program's code."""
     kind = type(value)
     if kind is not torch.Tensor and issubclass(kind, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
@@ -104,12 +104,12 @@ def _built_in_attribute(value: Any, name: str) -> Any:
 
 
 def attribute_of(value: Any, name: str) -> Any:
-    """As ``getattr``, beside a ``__getattribute__`` of the program.
+    """Like ``getattr``, but bypasses a ``__getattribute__`` of the program.
 
-    Dynamo traces such a ``__getattribute__``, and each thing that it reads is a read of its own; what it leaves to the
-    built-in class is what stands at the attribute's source.
+    Dynamo traces such a ``__getattribute__``, and records each of its reads separately.  The attribute's source stands
+    for what the built-in class then finds.
 
-    Raises AttributeError when there is none, RunsCode when code of the program would run.
+    Raises AttributeError without such an attribute, and RunsCode if the program's code would run.
     """
     kind = type(value)
     if issubclass(kind, type):
@@ -122,7 +122,7 @@ def attribute_of(value: Any, name: str) -> Any:
     found = find_in_class(kind, name)
     if found is not MISSING and find_in_class(type(found), "__set__") is not MISSING:
         _checked(found, name)
-        return _built_in_attribute(value, name)  # before the object's own
+        return _built_in_attribute(value, name)  # a data descriptor comes before the object's own attributes
     own = own_attributes(value)
     if own is not None and name in own:
         return own[name]
@@ -136,10 +136,10 @@ def attribute_of(value: Any, name: str) -> Any:
 
 
 def has_attribute(value: Any, name: str) -> Hashable:
-    """Whether ``value`` has an attribute; by which code of its class, where the program's own code decides it.
+    """Whether ``value`` has an attribute; if the program's code decides, which code of its class does.
 
-    Dynamo traces that code, and each thing that it reads is a read of its own: where all of these and the code are the
-    same, so is the answer.  Raises RunsCode for an attribute that the class of a class finds.
+    Dynamo traces that code and records each of its reads: if the reads and the code are the same, so is the answer.
+    Raises RunsCode for an attribute of a class that its metaclass finds.
     """
     kind = type(value)
     try:
@@ -160,7 +160,7 @@ def _lookups(kind: Any) -> tuple[int, ...]:
 
 
 def item_of(value: Any, key: Any) -> Any:
-    """What ``value`` holds at ``key``.  To look is not to change: a defaultdict adds what it is asked for."""
+    """What ``value`` holds at ``key``, without changing it: a defaultdict's own lookup would add a missing key."""
     if is_a(value, dict):
         found = dict.get(value, key, MISSING)
         if found is MISSING:
@@ -175,9 +175,9 @@ def item_of(value: Any, key: Any) -> Any:
 
 
 def keys_of(value: Any) -> tuple[Any, ...]:
-    """Keys of a dict, or elements of a set, in order."""
+    """The keys of a dict, or the elements of a set, in order."""
     if is_a(value, collections.OrderedDict):
-        # A dict's order is the one of insertion; an OrderedDict has one of its own beside it.
+        # An OrderedDict has an order of its own, besides the dict's order of insertion.
         return (*dict.keys(value), *collections.OrderedDict.keys(value))
     if is_a(value, dict):
         return tuple(dict.keys(value))
@@ -186,7 +186,7 @@ def keys_of(value: Any) -> tuple[Any, ...]:
 
 
 def length_of(value: Any) -> int:
-    """As ``len``.  Raises RunsCode when code of the program would run."""
+    """Like ``len``.  Raises RunsCode if the program's code would run."""
     for kind in (dict, list, tuple, set, frozenset, collections.deque):
         if is_a(value, kind):
             return kind.__len__(value)  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def contains(value: Any, key: Any) -> bool:
 
 
 def base_constant(value: Any) -> Hashable:
-    """Class and plain constant of an instance of a subclass of a constant's class."""
+    """Class and plain value of an instance of a subclass of int, float, str or bytes."""
     for kind, plain in ((int, int.__int__), (float, float.__float__), (str, str.__str__)):
         if is_a(value, kind):
             return id(type(value)), constant_key(plain(value))  # type: ignore[operator]
@@ -228,27 +228,27 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 
 
 def keys_key(keys: Iterable[Any]) -> Hashable:
-    """Key of keys: names by value, other constants by type and value, anything else by identity."""
+    """Key of a container's keys: strings by value, other constants by type and value, anything else by identity."""
     found = tuple(keys)
     return found if {*map(type, found)} <= _NAMES else tuple(exact_key(key) or id(key) for key in found)
 
 
 def unguarded_state(value: Any) -> Hashable:
-    """What tracing may see of an object without a guard: class, own attributes, keys, hooks, absent parameters.
+    """What tracing may read of an object without a guard: class, own attributes, keys, hooks, absent parameters.
 
-    It has ids of objects in it, so it is valid only while ``value`` is alive.
+    The result holds ids, so it is valid only while ``value`` is alive.
     """
     kind = type(value)
     if issubclass(kind, (type, types.ModuleType)):
-        return id(kind)  # told apart by identity: their guards are on the object
+        return id(kind)  # their guards compare the object itself
     if kind is dict:  # most are
         return id(kind), None, keys_key(value)
     own = own_attributes(value)
     names = tuple(own) if own is not None else None
     if names and issubclass(kind, torch.Tensor):
-        names = tuple(name for name in names if not name.startswith("_dynamo_"))  # Dynamo's notes, made while it traces
+        names = tuple(name for name in names if not name.startswith("_dynamo_"))  # Dynamo adds these while it traces
     if issubclass(kind, (dict, set, frozenset)):
-        # In their order, of which there is no guard; a key that is no constant is the object it is.
+        # In order, since no guard compares the order; a key that is no constant is compared by identity.
         return id(kind), names, keys_key(keys_of(value))
     if not issubclass(kind, torch.nn.Module) or own is None:
         return id(kind), names
@@ -260,11 +260,11 @@ def unguarded_state(value: Any) -> Hashable:
 
 
 def is_empty_ordered_dict(value: Any) -> bool:
-    """Whether it is an ``OrderedDict`` without keys and attributes, of no other class."""
+    """Whether ``value`` is exactly an ``OrderedDict``, without keys and attributes."""
     return type(value) is collections.OrderedDict and not value and not value.__dict__
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The modules that ``module`` holds itself.  Its methods may be the program's, so none is called."""
+    """The direct children of ``module``.  Calls none of its methods, which may be the program's."""
     own = own_attributes(module) or {}
     return (m for m in (own.get("_modules") or {}).values() if m is not None)

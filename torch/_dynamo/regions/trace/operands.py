@@ -1,4 +1,4 @@
-"""Operands of a body: where each comes from in a traced call, and which proxies they are in another one."""
+"""The operands of a body: the origin of each in the traced call, and its proxy in another call."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ Node = torch.fx.Node
 
 
 class Input(NamedTuple):
-    """Where an operand of a body comes from: one of the fields is set."""
+    """The origin of a body's operand: one of ``leaf``, ``source``, ``symbol`` and ``made``; and its ``key``."""
 
     leaf: int | None = None
     source: Source | None = None
     symbol: Any = None
-    # Class, arguments and their sources (None: constants) of an opaque object that the program makes for an operator.
+    # Of an opaque object that the program makes for an operator: class, arguments, and their sources (None: constants).
     made: tuple[Any, tuple[Any, ...], tuple[Source | None, ...]] | None = None
     # Key of the value's metadata.
     key: Hashable = None
 
 
 def inputs_from(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[Node]) -> list[Input]:
-    """Where each of a call's operands comes from."""
+    """The origin of each of a call's operands."""
     given: dict[Node, int] = {}
     for i, leaf in enumerate(arguments.leaves):
         tracker = leaf.tracker.unwrap()
         if issubclass(type(tracker), LazyVariableTracker):
-            continue  # still lazy: to ask it for a proxy would guard what the program does not read
+            continue  # still lazy: reading its proxy would add a guard on what the program does not read
         proxy = getattr(tracker, "proxy", None)
         if isinstance(proxy, torch.fx.Proxy):
             given.setdefault(proxy.node, i)
@@ -55,8 +55,8 @@ def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) ->
     if node in given:
         return Input(leaf=given[node], key=value_key(value))
     if isinstance(value, torch.SymInt):
-        # Equal expressions are one value, and the frame has it where it is bound. A number behind an argument has a
-        # symbol of its own in each call; _condition refuses it.
+        # Equal expressions are one value, which each call finds where the frame binds the symbol. A number behind an
+        # argument has a symbol of its own in each call; ``save`` refuses such a call.
         bound = tx.output.current_tracer.bound_symbols.get(value.node.expr)
         if isinstance(bound, torch.fx.Proxy) and bound.node is node:
             return Input(symbol=value.node.expr)
@@ -79,7 +79,7 @@ def value_at(at: Callable[[Source], Any], source: Source) -> Any:
 def build_as_traced(
     tx: InstructionTranslatorBase, actions: GuardActions, source: Source, **options: bool
 ) -> VariableTracker:
-    """The tracker that tracing the call would build of what stands where ``source`` was."""
+    """The tracker that tracing the call would build of the value at the substituted ``source``."""
     from torch._dynamo.variables.builder import VariableBuilder
 
     binding = actions.substitution.binding(source)
@@ -97,7 +97,7 @@ def operands_of(
     entry: InvokeSubgraphReuseEntry,
     actions: GuardActions,
 ) -> list[Any]:
-    """Proxies of what the body takes, for this call.  Builds the trackers that tracing it would build."""
+    """The proxies of the body's operands in this call.  Builds the trackers that tracing the call would build."""
     proxies = []
     for origin in entry.inputs:
         if origin.symbol is not None:
@@ -126,7 +126,7 @@ def _made_anew(
     arguments: tuple[Any, ...],
     sources: Iterable[Source | None],
 ) -> Any:
-    """Proxy of an opaque object that is made like the traced call's, of this call's arguments."""
+    """The proxy of an opaque object that is constructed like the traced call's, from this call's arguments."""
     new = [None if source is None else actions.substitution(source) for source in sources]
     values = [
         a if source is None else value_at(actions.value, source) for a, source in zip(arguments, sources, strict=True)
@@ -142,7 +142,7 @@ def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
 
 
 def sharing(nodes: list[Node]) -> Hashable:
-    """Which of the values are one, and which share a storage."""
+    """A key that tells which of ``nodes`` are the same, and which share a storage."""
     number: dict[Any, int] = {}
     return tuple(
         (
@@ -154,8 +154,8 @@ def sharing(nodes: list[Node]) -> Hashable:
 
 
 def name_of(tracker: VariableTracker) -> str:
-    """Where the value of ``tracker`` comes from, for messages."""
+    """The name of the source of ``tracker``, or its class, for messages."""
     try:
         return tracker.source.name if tracker.source is not None else type(tracker).__name__
-    except NotImplementedError:  # a cell of the frame has no name
+    except NotImplementedError:  # the source of a cell of the frame has no name
         return type(tracker).__name__

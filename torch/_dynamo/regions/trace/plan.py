@@ -1,8 +1,8 @@
-"""The order in which an entry's sources are followed, each after the one that it is behind.
+"""The plan by which a call is checked against an entry: the entry's sources, each after its base.
 
-An entry is compared with many calls, and asks for the same sources each time.  So the order of the sources, and how
-each leads to the next, is computed once.  For a call, one pass over them finds what stands at each, and what tracing
-would do there (``GuardAction``).  Sources of unusual kinds are left to ``GuardActions``, which follows them one by one.
+An entry is compared with many calls, by the same sources each time.  So the order of the sources, and how each follows
+from its base, is computed once.  For a call, one pass over the plan finds the value at each source, and what tracing
+would do there (``GuardAction``).  ``GuardActions`` follows sources of unusual kinds one by one.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ class PlanStep(NamedTuple):
     """One source of the plan."""
 
     source: Source
-    # Its id, by which bindings are found.
+    # id of ``source``, the key of ``SourceSubstitution.bindings``.
     id: int
     step: Step
-    # Number of the step that it is behind.
+    # Number of the step of its base; -1 without one.
     base: int
-    # Name of the attribute, or the index.
+    # Name of the attribute, or the index of the item.
     key: Any
-    # What stood there in the traced call.
+    # The value at ``source`` in the traced call.
     old: Any
-    # For an attribute that the object itself had, whatever its class says: that class. None for any other step.
+    # The object's class, for an attribute that the object itself has and its class does not override; else None.
     holder: Any = None
-    # Whether it was found in the dictionary of a class.
+    # Whether the value was found in the dictionary of a class.
     in_class: bool = False
-    # The source without its base.
+    # ``source`` without its base.
     skeleton: Skeleton | None = None
 
 
 class CheckPlan:
-    """The sources of a read set in an order in which each comes after its base."""
+    """The sources of a read set, ordered so that each comes after its base."""
 
     def __init__(self, roots: Iterable[Source], resolve: Resolver) -> None:
-        """``roots`` are the sources of arguments, which are others in another call."""
+        """``roots``: the sources of arguments, which differ from call to call."""
         self._roots = set(roots)
         self._resolve = resolve
         self.steps: list[PlanStep] = []
@@ -72,7 +72,7 @@ class CheckPlan:
         self._numbers: dict[Source, int] = {}
 
     def number(self, source: Source) -> int:
-        """The number of the step at ``source``, which is added with all that it is behind if it is new.
+        """The number of the step at ``source``.  Adds the step, and those of its bases, if it is new.
 
         Raises NoStep.
         """
@@ -86,7 +86,7 @@ class CheckPlan:
         try:
             old = self._resolve(source)
         except Exception:
-            step, old = Step.OTHER, UNKNOWN  # nothing there: following it raises
+            step, old = Step.OTHER, UNKNOWN  # nothing stands there: following it raises
         number = self._numbers[source] = len(self.steps)
         holder = _class_of_holder(self.steps[base].old, key) if step is Step.ATTRIBUTE else None
         self.steps.append(
@@ -95,7 +95,7 @@ class CheckPlan:
         return number
 
     def objects(self) -> dict[int, list[int]]:
-        """id of each object on the way that is known by identity -> numbers of its steps."""
+        """id of each object in the plan that is compared by identity -> numbers of its steps."""
         found: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             if step.old is not UNKNOWN and type(step.old) not in EXACT:
@@ -103,7 +103,7 @@ class CheckPlan:
         return found
 
     def follow(self, actions: GuardActions) -> list[SourceBinding]:
-        """What is known of each step in the call of ``actions``.  Raises what following a source raises."""
+        """The binding of each step in the call of ``actions``.  Raises what following a source raises."""
         bindings: list[Any] = [None] * len(self.steps)
         known = actions.substitution.bindings
         own_of = object.__getattribute__
@@ -118,7 +118,7 @@ class CheckPlan:
                 known[number] = SourceBinding(source, None, above.moves, skeleton, above)
             bindings[index] = binding = known[number]
             at = above.value
-            if above.same:  # the objects that the program has are not changed while the frame is traced
+            if above.same:  # tracing a frame does not change the program's objects
                 value = old
             elif step is Step.ATTRIBUTE:
                 found = own_of(at, "__dict__") if type(at) is holder else ()
@@ -133,7 +133,7 @@ class CheckPlan:
 
 
 def _class_of_holder(value: Any, name: Any) -> Any:
-    """The class of ``value``, if ``attribute_of`` finds ``name`` in the object itself before it asks the class."""
+    """The class of ``value``, if ``attribute_of`` finds ``name`` in the object itself and not in the class."""
     kind = type(value)
     if issubclass(kind, type) or name not in (own_attributes(value) or ()):
         return None
@@ -142,7 +142,7 @@ def _class_of_holder(value: Any, name: Any) -> Any:
 
 
 class Checks:
-    """What an entry's condition says of the steps of one plan."""
+    """An entry's condition, by steps of its plan."""
 
     def __init__(self, condition: Any, resolve: Resolver) -> None:
         paths: list[SubscriptPath] = condition.paths
@@ -157,51 +157,51 @@ class Checks:
         self._sort_facts()
         makers = {s: [fact.make for fact in of_source] for s, of_source in by_source.items()}
         makers.update(condition.indices)
-        # (number of a step, makers of the guards that the traced call has there, whether the frame tracks its object)
+        # (number of a step, makers of the traced call's guards there, whether Dynamo tracks the object)
         self.installs = [
             (n := number(source), makers.get(source, ()), id(self.plan.steps[n].old) in condition.tracked)
             for source in dict.fromkeys((*condition.sources, *condition.indices))
         ]
-        # Those of them whose guards the traced call found there.
+        # Those of them whose guards the frame had made before the traced call, which may not have read them.
         found_there: set[Source] = condition.found_there
         self.found_there = [install for install in self.installs if self.plan.steps[install[0]].source in found_there]
-        # Sources of numbers that the traced call found to be constants.
+        # Sources of numbers that Dynamo treated as constants in the traced call.
         self.numbers = [fact.source for fact in facts if fact.may_have_a_symbol]
-        # (number of a step, makers) where something is looked up in a class
+        # (number of a step, makers), for lookups in a class
         self.in_classes = [
             (index, makers) for index, makers, _ in self.installs if is_in_class(self.plan.steps[index].source)
         ]
-        # Steps of one object each: of those that stay the same, and of the others; then (step, step in one of these
-        # lists) for further steps of an object.
+        # ``unmoved`` and ``distinct``: one step for each object that is the same in every call, and for each other
+        # object. ``same``: (further step of an object, the object's step in one of these lists).
         self.unmoved: list[int] = []
         self.distinct: list[int] = []
         self.same: list[tuple[int, int]] = []
         for i, steps in self.plan.objects().items():
-            # The one by which the traced call knows the object: what it learned of it is behind that.
+            # Prefer the source by which the traced call knows the object, since the guards on the object are behind it.
             owner = condition.tracked.get(i)
             own = (s for s in steps if owner is not None and bare(self.plan.steps[s].source) == bare(owner))
             first = next(own, steps[0])
             (self.unmoved if i in condition.unmoved else self.distinct).append(first)
-            # A module has a source of its own kind besides once Dynamo has looked at it: one name, and one object.
+            # Once Dynamo has realized a module, the module has a second source of another kind, with the same name.
             way = bare(self.plan.steps[first].source)
             self.same += [(index, first) for index in steps if bare(self.plan.steps[index].source) != way]
         self.aliases = dict(self.same)
 
     def _sort_facts(self) -> None:
-        """Leaves out what follows from an object's state, and tells the many dicts in which no hook is."""
+        """Drops facts that follow from an object's state, and separates the many empty dicts of hooks."""
         stated = {i: self.plan.steps[i].old for i, _ in self.states}
         left = [
             (i, [f for f in of_step if i not in stated or not is_implied(f, stated[i])]) for i, of_step in self.facts
         ]
-        # (number of a step, facts that say more than the state of the object)
+        # (number of a step, facts that the object's state does not imply)
         self._other_facts = [(i, of_step) for i, of_step in left if of_step]
-        # Numbers of steps at empty dicts, of the class that modules have for hooks.
+        # Numbers of steps at empty dicts of the class that modules keep their hooks in.
         empty = unguarded_state(collections.OrderedDict())
         self._empty = [i for i, state in self.states if state == empty]
         self._stated = [(i, type(stated[i]), state) for i, state in self.states if state != empty]
 
     def hold(self, bindings: list[SourceBinding]) -> bool:
-        """Whether all facts and states are those of the earlier call.  If not, lookup.py asks each of them, for why."""
+        """Whether all facts and states hold in this call.  If not, lookup.py checks them one by one for the reason."""
         for i in self._empty:
             binding = bindings[i]
             if not binding.same and not is_empty_ordered_dict(binding.value):

@@ -1,21 +1,20 @@
-"""What tracing a region read and changed, whichever part of Dynamo answered.
+"""Records what tracing a region call read and changed, whichever part of Dynamo served the read.
 
 Note [A read set is everything behind the arguments]
-A traced body depends on what tracing it observed.  Dynamo answers an observation in many ways: it
-builds a tracker and makes a guard, finds the tracker in a cache, finds the guard made before,
-asks the side effects.  A recorder at each of these doors would miss the next one.  So the read
-set is not what was recorded; it is all that may have been read:
+A traced body depends on all that tracing it read.  Dynamo serves a read in many ways: it builds a tracker and makes a
+guard, finds the tracker in a cache, finds an earlier guard, or reads the side effects.  Recording each of these ways
+would miss the next one that Dynamo adds.  So the read set is not what was recorded, but all that may have been read:
 
-- *behind an argument* (a source that begins with an argument's source): every guard there is, made
-  by this call or before, and every tracker there is.  Each must hold again behind the new
-  argument.  It is a little more than was read, and never less.  Where the call may not have read a guarded source, as
-  the frame had made the guard before, the frame must have made it for the other call too: nothing is guarded more.
-- *elsewhere*: such a source is the same source in every call, so the same real object answers.  Only
-  what the frame itself changes meanwhile can differ.  For that, the objects that the call read are
-  kept (``ReadSetRecorder.read_objects``); a change of one that is pending refuses.
+- *Behind an argument* (at a source that begins with an argument's source): every guard and every tracker that exists,
+  whether this call made it or the frame did before.  Each must hold again behind the new argument.  This is a little more
+  than the call read, and never less.  Where the frame made all guards of a source before, and the call did not ask for
+  the source, the frame must have made these guards for the other call too: so a reuse adds no guard that tracing would not.
+- *Elsewhere*: such a source is the same in every call, and so is the real object there.  Only pending changes by the
+  frame can make a difference.  So the entry keeps the objects that the call read (``ReadSetRecorder.read_objects``),
+  and a pending change of one of them refuses reuse.
 
-What a guard does not say although tracing looks at it is compared besides: a module's hooks, an
-object's own attributes, and which things are one object.
+Tracing also reads state that no guard covers: a module's hooks, an object's own attributes, and which sources lead to
+the same object.  Reuse compares that state as well.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
 
 
 class ReadingCache(dict[Any, Any]):
-    """Dynamo's cache of trackers by source, which tells the recorders what is asked of it.
+    """Dynamo's cache of trackers by source, which reports each lookup to the recorders.
 
-    So does ``traced_sources``, which Dynamo's tracer adds each source to that a tracker is built for.
+    A recorder also reads the tracer's ``traced_sources``, where Dynamo adds each source that it builds a tracker for.
     """
 
     def __init__(self, trackers: dict[Any, Any]) -> None:
@@ -61,27 +60,27 @@ class ReadingCache(dict[Any, Any]):
 
 
 class ReadSetRecorder:
-    """Observes one call of a region while it is traced."""
+    """Records the reads and changes of one region call while it is traced."""
 
     def __init__(self, tx: InstructionTranslatorBase) -> None:
         self.tx = tx
-        # Sources that the call asked for, through any door that knows a source, in that order.
+        # Sources that the call looked up or that Dynamo built a tracker for, in that order.
         self.sources: OrderedSet[Source] = OrderedSet()
-        # Sources that the call reached otherwise than by an argument's tracker, and opaque objects it looked into.
+        # Reports from hooks that do not know the frame.
         self.events = TraceEvents()
-        # Trackers whose pending attributes or cells were read, but for those constants that are held back.
+        # Trackers whose pending attributes or cells were read, other than deferred constants.
         self.read_pending: list[VariableTracker] = []
         self.deferred = DeferredValues(self)
-        # Contents of cells that were read.
+        # Contents of cells that the call read.
         self.loaded: list[VariableTracker] = []
-        # Trackers that were changed, but for those that the call made.
+        # Trackers that the call changed; ``save`` drops those that the call made.
         self.changed: list[VariableTracker] = []
         self._counts = self._count()
-        # How many guards the frame has made before the call; they are in order.
+        # How many guards the frame had made before the call. The guards of a frame are in order.
         self.guards_before = len(tx.output.guards)
-        # Objects that Dynamo knew before the call. Kept, so that no id is used again.
+        # Trackers that Dynamo had before the call, kept alive so that ids are not reused.
         self._known = list(tx.output.side_effects.id_to_variable.values())
-        # tracker -> name -> what the frame had bound it to before the call
+        # tracker -> name -> the value that the frame had bound the name to before the call
         self.before = {item: dict(stored) for item, stored in tx.output.side_effects.store_attr_mutations.items()}
         # id of a tensor's tracker -> its autograd state before the call
         self._autograd = {id(t): _autograd_state(t) for t in self._known if isinstance(t, TensorVariable)}
@@ -93,7 +92,7 @@ class ReadSetRecorder:
         self._outer_sources = output.current_tracer.traced_sources
         output.current_tracer.traced_sources = type(self._outer_sources)()
         output.variable_tracker_cache.recorders.append(self)  # type: ignore[attr-defined]
-        # An answer of inspect.signature that the frame has kept would hide what it depends on.
+        # A cached result of inspect.signature would hide the reads that it depends on.
         self._outer_signatures, output.signature_cache = output.signature_cache, {}
         recorders = RECORDERS.of(output)
         self._watch = Watch(self.tx, () if recorders else INDEXED.of(output).values())
@@ -116,7 +115,7 @@ class ReadSetRecorder:
 
     @contextlib.contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """What is read meanwhile is not what the call reads."""
+        """A context whose reads do not count as the call's."""
         tracer = self.tx.output.current_tracer
         sources, reached, traced = OrderedSet(self.sources), set(self.events.reached), tracer.traced_sources
         tracer.traced_sources = type(traced)()
@@ -127,9 +126,9 @@ class ReadSetRecorder:
             self.events.reached.intersection_update(reached)
 
     def load(self, item: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
-        """Hears that ``item`` is bound to ``value``; returns what the call gets to see."""
+        """Records that the program reads ``name`` of ``item``, bound to ``value``; returns what the call sees there."""
         if not _stands_for(value, self.before.get(item, {}).get(name)):
-            return value  # bound by the call itself
+            return value  # the call itself bound it
         if isinstance(item, (NewGlobalVariable, CellVariable)):
             held = self.deferred.load_bound(item, name, value)
             if held is not value:
@@ -138,7 +137,7 @@ class ReadSetRecorder:
         return value
 
     def _count(self) -> tuple[int, ...]:
-        """Effects that go through no door of their own."""
+        """Numbers of the effects that no hook reports."""
         output = self.tx.output
         return (
             len(output.side_effects.tensor_hooks),
@@ -149,37 +148,37 @@ class ReadSetRecorder:
 
     @property
     def has_other_effects(self) -> bool:
-        """Whether the call left an effect that is no change of an object: a hook, a random number."""
+        """Whether the call had an effect that is no change of an object: a hook, a random number."""
         return self._count() != self._counts
 
     def adopt(self, sources: Iterable[Source], read: Iterable[VariableTracker]) -> None:
-        """Takes over what a call that was stamped out inside this one would have read."""
+        """Takes over the reads that an inner call would have made, had it not been stamped out."""
         self.sources.update(sources)
-        # What can never be changed is no pending state.
+        # A tracker that cannot be changed has no pending state.
         self.read_pending += [t for t in read if t.source is None and t.mutation_type is not None]
 
     def changed_autograd_state(self, tracker: VariableTracker) -> bool:
-        """Whether the call changed that or how autograd records a tensor that it read."""
+        """Whether the call changed whether or how autograd records a tensor."""
         before = self._autograd.get(id(tracker))
         if before is None and tracker.source is not None:
             try:
                 before = autograd_state(resolver(self.tx)(tracker.source))
             except Exception:
-                return False  # the frame made it: an argument, whose state is in the fingerprint
+                return False  # the frame made the tensor: it is an argument, and the fingerprint holds its state
         return before is not None and before != _autograd_state(tracker)
 
     def made_since(self) -> set[int]:
-        """ids of the trackers of the objects that the call made."""
+        """ids of the trackers that were made since the call began."""
         known, side_effects = set(map(id, self._known)), self.tx.output.side_effects
         return {id(t) for t in side_effects.id_to_variable.values() if id(t) not in known}
 
     def looked_at(self) -> list[Source]:
-        """Sources that the call asked for, but for those that are still lazy."""
+        """The sources that the call looked up, without those whose trackers are still lazy."""
         cache = self.tx.output.variable_tracker_cache
         return [s for s in self.sources if (tracker := dict.get(cache, s)) is None or tracker.is_realized()]
 
     def read_objects(self) -> list[VariableTracker]:
-        """Trackers of the objects that the call read, by a source or through pending state."""
+        """The trackers of the objects that the call read, by a source or through pending state."""
         cache = self.tx.output.variable_tracker_cache
         found = [tracker for s in self.sources if (tracker := dict.get(cache, s)) is not None]
         return found + self.read_pending + self.loaded
@@ -197,9 +196,9 @@ def _stands_for(value: VariableTracker, other: VariableTracker | None) -> bool:
 
 
 def sources_held(trackers: Iterable[VariableTracker], unseen: bool = False) -> Iterator[Source]:
-    """Sources of ``trackers`` and of what their containers hold; also of what is still lazy, if ``unseen``.
+    """Sources of ``trackers`` and of what they hold; with ``unseen``, also of trackers that are still lazy.
 
-    What a container holds may be known by another source than the one it was reached by; both are yielded.
+    Yields both sources of an element that Dynamo knows by another source than the one that reached it.
     """
     for tracker in _walk(trackers):
         if tracker.source is not None and (unseen or tracker.is_realized()):
@@ -207,12 +206,12 @@ def sources_held(trackers: Iterable[VariableTracker], unseen: bool = False) -> I
 
 
 def reachable(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
-    """Trackers that can be reached from ``trackers`` through containers, themselves included, but for lazy ones."""
+    """``trackers`` and all that is reachable from them through containers, without lazy trackers."""
     return (tracker for tracker in _walk(trackers) if not issubclass(type(tracker), LazyVariableTracker))
 
 
 def _walk(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
-    """``trackers`` and what they hold, each once: a lazy tracker, then what it stands for if that is known."""
+    """``trackers`` and what they hold, each once.  A lazy tracker is followed by its realized one, if any."""
     todo, seen = list(trackers), set()
     while todo:
         tracker = todo.pop()
@@ -227,14 +226,14 @@ def _walk(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
 
 
 def _trackers_of(tracker: VariableTracker) -> Iterator[VariableTracker]:
-    """Trackers that ``tracker`` has, in whatever it keeps them.
+    """The trackers in the fields of ``tracker``.
 
-    ``VariableTracker.visit`` leaves out keys of dicts, and asks objects of the program for their class.
+    Unlike ``VariableTracker.visit``, includes keys of dicts, and does not read ``__class__`` of the program's objects.
     """
     todo = [value for name, value in vars(tracker).items() if name not in tracker._nonvar_fields]
     while todo:
         value = todo.pop()
-        kind = type(value)  # ``isinstance`` asks an object of the program for its __class__
+        kind = type(value)  # ``isinstance`` would read __class__ of a program's object
         if issubclass(kind, VariableTracker):
             yield value
         elif kind is HashableTracker:
@@ -246,9 +245,10 @@ def _trackers_of(tracker: VariableTracker) -> Iterator[VariableTracker]:
 
 
 def reached_otherwise(recorder: ReadSetRecorder, arguments: list[VariableTracker]) -> set[Source]:
-    """Sources by which the call may have come in another way than by the tracker of an argument with that source.
+    """Sources that the call may have reached by another path than the tracker of an argument with that source.
 
-    A body may be given ``model.layer`` and read ``model`` besides: then the source does not say what is the argument.
+    A body may take ``model.layer`` and also read ``model``.  Then the source ``model.layer`` may mean the argument or
+    the attribute of ``model``.
     """
     found = recorder.events.reached.union(sources_held(recorder.loaded, unseen=True))
     for tracker in (*arguments, *recorder.read_objects()):
@@ -258,7 +258,7 @@ def reached_otherwise(recorder: ReadSetRecorder, arguments: list[VariableTracker
 
 
 def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:
-    """The first of the existing objects behind ``trackers`` that the frame has changed, if any."""
+    """The first tracker of an existing object, among those reachable from ``trackers``, that the frame has changed."""
     return changed_among(tx, reachable(trackers))
 
 
@@ -268,15 +268,15 @@ _BINDINGS = (NewGlobalVariable, CellVariable)
 def changed_among(
     tx: InstructionTranslatorBase, trackers: Iterable[VariableTracker], but: Container[int] = ()
 ) -> VariableTracker | None:
-    """The first of ``trackers`` that the frame has changed, if any.
+    """The first tracker of an existing object in ``trackers`` that the frame has changed, if any.
 
-    Those with an id in ``but`` don't count, nor do globals and cells: what they are bound to is in an entry's bucket.
+    Leaves out ids in ``but``, and globals and cells: an entry's bucket holds what they are bound to.
     """
     side_effects = tx.output.side_effects
     for tracker in trackers:
         if tracker.mutation_type is None or tracker.source is None or (but and id(tracker) in but):
             continue
-        # ``isinstance`` of a tracker asks whether it is a lazy one.
+        # Not ``isinstance``, which treats lazy trackers specially.
         if not issubclass(type(tracker), _BINDINGS) and side_effects.is_modified(tracker):
             return tracker
     return None

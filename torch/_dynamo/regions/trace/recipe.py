@@ -1,8 +1,8 @@
-"""The result of a traced call as a recipe: how to make another call's result out of its own parts.
+"""The result of a traced call as a recipe, by which a later call makes its own result.
 
-A recipe is a tree.  Its leaves are the values that the body computes (by the index of their node),
-the trackers that the call was made with (by the index of their leaf), values with a source
-(substituted), and constants.  Its inner nodes are the containers and objects that the call made.
+A recipe is a tree.  Its leaves are values that the body computes (by index of the node), trackers among the arguments
+(by index of the ``Leaf``), values with a source (substituted), and constants.  Its inner nodes are the containers and
+objects that the call made.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Maker:
-    """What a recipe needs of the call that it is carried out for."""
+    """What a recipe needs from the call whose result it makes."""
 
     tx: InstructionTranslatorBase
-    # index of a node in the body -> a tracker of its value
+    # index of a node in the body -> the tracker of its value
     computed: Callable[[int], VariableTracker]
-    # index of a leaf -> the tracker that the call was made with
+    # index of a leaf -> the tracker among the arguments
     given: Callable[[int], VariableTracker]
-    # source in the traced call -> tracker of what stands there in this one
+    # source in the traced call -> the tracker of the value at the substituted source
     found: Callable[[Source], VariableTracker]
-    # The constants among the arguments.
+    # The deferred constants among the arguments.
     held: Sequence[VariableTracker]
 
     def constant(self, expression: Any) -> VariableTracker:
-        """The constant that ``expression`` is in this call; held back, if it comes from what a call around holds."""
+        """The value of ``expression`` in this call; deferred, if a surrounding call deferred its operands."""
         if isinstance(expression, ArgumentValue):
             return self.held[expression.number]
         if isinstance(expression, SourceValue):
@@ -64,15 +64,15 @@ class Maker:
 
 
 class Recipe(NamedTuple):
-    """How a value is made, and that in words that can be compared and substituted."""
+    """How to make a value: as a function, and as a tuple that can be compared and substituted."""
 
-    # Carried out once a call; the memo keeps one object one object.
+    # Runs once a call, so that one object stays one object.
     make: Callable[[Maker], VariableTracker]
     says: Any
 
 
 class RecipeWriter:
-    """Writes the recipe of one traced call's result."""
+    """Writes the recipes of one traced call's result and effects."""
 
     def __init__(
         self, tx: InstructionTranslatorBase, arguments: Arguments, nodes: list[torch.fx.Node], deferred: DeferredValues
@@ -83,11 +83,11 @@ class RecipeWriter:
         self.given = {id(leaf.tracker): i for i, leaf in enumerate(arguments.leaves)}
         for i, leaf in enumerate(arguments.leaves):
             known = leaf.tracker.unwrap()
-            # A constant is not known by its tracker, which may stand for an equal one.
+            # Not for constants: the same tracker may stand for another, equal constant.
             if known is not leaf.tracker and type(known) is not ConstantVariable:
                 self.given.setdefault(id(known), i)
         self.indices = {node: i for i, node in enumerate(nodes)}
-        # Storages that the call was made with: no result may live in one.
+        # Storages of the call's operands: no result may live in one.
         self.outside = {
             storage
             for node in nodes
@@ -95,16 +95,16 @@ class RecipeWriter:
             if operand not in self.indices
             for storage in value_storages(operand.meta.get("example_value"))
         }
-        # Places of the body's nodes that the result is made of.
+        # Indices of the body's nodes that the result is made of.
         self.results: list[int] = []
         self._memo: dict[int, Recipe] = {}
-        # Trackers whose parts are being written.
+        # Trackers whose parts are being written, to find cycles.
         self._open: list[VariableTracker] = []
 
     def write_result(self, tracker: VariableTracker) -> Recipe:
-        """The recipe of what the call returned.
+        """The recipe of the call's return value.
 
-        Raises CannotReuse when it is of a kind that is not rebuilt, or cannot be without running the body.
+        Raises CannotReuse if the value is of a kind that is not rebuilt, or if only running the body would rebuild it.
         """
         recipe = self.write(tracker)
         nodes = list(self.indices)
@@ -112,7 +112,7 @@ class RecipeWriter:
         return recipe
 
     def write(self, tracker: VariableTracker) -> Recipe:
-        """The recipe of a part of the result.  Raises CannotReuse when it is of a kind that is not rebuilt."""
+        """The recipe of a part of the result.  Raises CannotReuse if the part is of a kind that is not rebuilt."""
         if (expression := self.deferred.expression_of(tracker)) is not None:
             return Recipe(lambda maker: maker.constant(expression), ("expression", expression))
         if issubclass(type(tracker), LazyVariableTracker):
@@ -163,7 +163,7 @@ class RecipeWriter:
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, kind.__name__)
 
     def _computed(self, cache: Any) -> Recipe:
-        """The recipe of a constant that no one has looked at: it is computed anew, of what its operands are then."""
+        """The recipe of a computed constant that the program has not read: each call computes its own."""
         parts = [self.write(part) for part in cache.args]
         return Recipe(
             lambda maker: variables.BuiltinVariable(cache.op).call_function(
@@ -232,7 +232,7 @@ class RecipeWriter:
 
 
 def _computed(maker: Maker, index: int, takes_attributes: bool) -> VariableTracker:
-    """The value at ``index``; as in tracing, the program may give it attributes if Dynamo tracks it as a new object."""
+    """The value at ``index``.  ``takes_attributes``: Dynamo tracks it as a new object, which may get attributes."""
     found = maker.computed(index)
     if takes_attributes and found.mutation_type is None:
         maker.tx.output.side_effects._track_obj(found.as_proxy(), found, mutation_type_cls=AttributeMutationNew)
@@ -240,7 +240,7 @@ def _computed(maker: Maker, index: int, takes_attributes: bool) -> VariableTrack
 
 
 def _once(recipe: Recipe) -> Recipe:
-    """``recipe``, carried out at most once for each maker."""
+    """``recipe``, which runs at most once for each maker."""
     last: list[Any] = [None, None]
 
     def make(maker: Maker) -> VariableTracker:
@@ -252,7 +252,7 @@ def _once(recipe: Recipe) -> Recipe:
 
 
 def value_like(value: torch.Tensor) -> torch.Tensor:
-    """A fake tensor with the metadata of ``value``, in memory of its own; call it under the fake mode."""
+    """A fake tensor with the metadata of ``value`` and a storage of its own.  Call it under the fake mode."""
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     if not value.requires_grad:
         return made
@@ -268,7 +268,7 @@ def _metadata(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set[int]) -> None:
-    """Raises CannotReuse unless values like ``values`` can be made without running the body."""
+    """Raises CannotReuse unless ``value_like`` can make values like ``values``, in storages of their own."""
     taken = set(outside)
     for value in values:
         if not isinstance(value, torch.Tensor):

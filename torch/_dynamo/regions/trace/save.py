@@ -1,7 +1,7 @@
-"""Saves what a traced call of a region depended on, as an entry that later calls may be stamped out of.
+"""Saves what a traced call depended on, as an entry that later calls may be stamped out of.
 
-``save`` turns a traced call into an entry, or says why it cannot.  See Note [A read set is everything behind the
-arguments] in read_set.py for why the entry's condition is complete, and lookup.py for how it is checked.
+Note [A read set is everything behind the arguments] in read_set.py says why the entry's condition is complete;
+lookup.py checks the condition.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def save(
 ) -> InvokeSubgraphReuseEntry:
     """The entry of a call that was just traced.
 
-    Raises CannotReuse when no later call may be stamped out of it.
+    Raises CannotReuse if no later call may be stamped out of it.
     """
     writer = RecipeWriter(tx, arguments, call.nodes, recorder.deferred)
     existing = _changed(arguments, recorder)
@@ -67,7 +67,7 @@ def save(
     if names := recorder.events.ran:
         raise CannotReuse(ReuseMissReason.RUNS_CODE, ", ".join(sorted(names)))
     if not all(map(is_its_code, context_fns(call.nodes, tx.output.nn_modules))):
-        # Dynamo guards the code only: another call may have a function of that code which decides otherwise.
+        # Dynamo guards the code only: another call's function of the same code may decide otherwise.
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_VALUE, "a checkpoint's context function with cells or defaults")
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
@@ -78,9 +78,9 @@ def save(
 
 
 def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) -> list[int]:
-    """Numbers of the operands in whose memory the call writes.
+    """Indices of the operands whose memory the call writes to.
 
-    Raises CannotReuse when a write may change more of a tensor than its memory: its shape, or that autograd records it.
+    Raises CannotReuse if a write may change more of a tensor than its memory: its shape, or how autograd records it.
     """
     written: set[int] = set()
     for node in call.nodes:
@@ -101,7 +101,7 @@ def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) 
 
 
 def _changed(arguments: Arguments, recorder: ReadSetRecorder) -> list[VariableTracker]:
-    """Trackers of the objects that the call changed but did not make."""
+    """The trackers of the objects that the call changed but did not make."""
     given = {id(leaf.tracker) for leaf in arguments.leaves}
     changed = dict.fromkeys(recorder.changed)
     return [t for t in changed if t.source is not None or id(t) in given or _existing(t)]
@@ -110,7 +110,7 @@ def _changed(arguments: Arguments, recorder: ReadSetRecorder) -> list[VariableTr
 def _untouched(arguments: Arguments, recorder: ReadSetRecorder) -> set[Source]:
     """Elements of indexed containers that the call did not reach, through the container or otherwise.
 
-    Raises CannotReuse when it also reached the element that it indexed by another path.
+    Raises CannotReuse if the call reached an element by its index and also by another path.
     """
     deferred = recorder.deferred
     others = [s for leaf in arguments.leaves for s in leaf.sources]
@@ -128,7 +128,7 @@ def _check_pending(
     made = recorder.made_since()
     if old := next((t for t in recorder.read_pending if id(t) not in made), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
-    # What the call itself has changed is as it was before, if it was not changed then.
+    # An object that only the call has changed was unchanged when the call began.
     now = {id(tracker) for tracker in existing if tracker not in recorder.before}
     roots = Roots(untouched)
     captures = (t for t in reachable(recorder.read_objects()) if not _is_under(t, roots))
@@ -153,12 +153,12 @@ def _condition(
     known = _guards_by_source(tx)
     free = (recorder.deferred.indices - recorder.sources) | _lifted(recorder, resolve)
     indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
-    # In the order in which tracing read them: a reuse makes its guards, and the inputs of the graph, in that order.
+    # In the order of tracing's reads: a reuse makes its guards, and the graph's inputs, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
     read = recorder.read_objects()
     looked_at, held = recorder.looked_at(), list(sources_held(read))
-    # What a container holds that was opened before the call: its elements are found without a look at their sources,
-    # and Dynamo may know them by others, without a guard that says so.
+    # ``held``: if a container was realized before the call, the call finds the elements without looking up their
+    # sources, and Dynamo may know the elements by other sources without a guard that says so.
     reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
     sources = list(dict.fromkeys((*guarded, *reached)))
     cells = list(cells_of((s for s in sources if not behind.is_function(s)), resolve))
@@ -169,14 +169,14 @@ def _condition(
     opaque = _opaque_functions(tx, guarded, resolve)
     facts = [fact for s in guarded for guard in known[s] if (fact := guard_fact(guard, resolve, opaque)) is not None]
     tracked = _tracked(tx, _values(sources, resolve))
-    # By which Dynamo knows an object, maybe since before the call: it has to stand at both in another call.
+    # Add the source by which Dynamo knows each object: in another call, one object must be at both sources.
     sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
     values = _values(sources, resolve)
     unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), values, behind, resolve)
     tensors = _tensors(tx, sources)
-    # A held argument has no sources.
+    # A deferred argument has no sources.
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
-    # Of what the call has changed behind an argument, another call has its own, which is looked at by its source.
+    # Behind an argument, another call has objects of its own in the place of the changed ones, found by source.
     own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
     ends = Roots(untouched)
     captures = [t for t in reachable(read) if id(t) not in own and not _is_under(t, ends)]
@@ -195,7 +195,7 @@ def _condition(
         recorder.deferred.specialized,
         recorder.deferred.paths,
         indices,
-        # What they hold is looked up now: what a container holds later on, without being changed, was not read.
+        # Their elements are listed now: what a container gets later, without a change of it, was not read.
         captures,
         fixed.intersection(s for sources in behind.leaf_sources for s in sources),
         sorted(filter(behind.holds, tx.output.guard_on_key_order), key=operator.attrgetter("name")),
@@ -204,7 +204,7 @@ def _condition(
 
 
 def _opaque_functions(tx: InstructionTranslatorBase, sources: list[Source], resolve: Resolver) -> set[Source]:
-    """Sources of the Python functions that the call did not trace: their code is not all that an operator is."""
+    """Sources of the Python functions that Dynamo put into the graph untraced: their code does not determine them."""
     trackers = tx.output.variable_tracker_cache
     known = ((s, tracker.unwrap()) for s in sources if (tracker := dict.get(trackers, s)) is not None)
     return {
@@ -215,7 +215,7 @@ def _opaque_functions(tx: InstructionTranslatorBase, sources: list[Source], reso
 
 
 def _guards_by_source(tx: InstructionTranslatorBase) -> dict[Source, list[Any]]:
-    """The guards that there are: Dynamo's own index also has those that it has replaced by stronger ones."""
+    """The current guards by source, without those in Dynamo's index that stronger guards have replaced."""
     guards = tx.output.guards
     index = (
         (source, [g for g in of_source if g in guards.inner]) for source, of_source in guards.source_to_guards.items()
@@ -233,7 +233,7 @@ def _found_there(
 
 
 class _Behind:
-    """Which sources are behind an argument of the call."""
+    """Tells which sources are behind an argument of the call."""
 
     def __init__(
         self, tx: InstructionTranslatorBase, arguments: Arguments, recorder: ReadSetRecorder, untouched: set[Source]
@@ -243,7 +243,7 @@ class _Behind:
         self.roots = {s for sources in self.leaf_sources for s in sources}.union(paths)
         self._ends = Roots(self.roots | untouched)
         self._begun = Roots(self.roots)
-        # A function among the arguments is compared by identity, and so are its cells.
+        # A function among the arguments is compared by identity, together with its cells.
         functions = (leaf.sources for leaf in arguments.leaves if type(leaf.tracker.unwrap()) is UserFunctionVariable)
         self._functions = set(itertools.chain.from_iterable(functions))
 
@@ -251,26 +251,26 @@ class _Behind:
         return self._ends.of(source) in self.roots
 
     def begins(self, source: Source) -> bool:
-        """Whether ``source`` begins with an argument, by way of an element that was not reached or otherwise."""
+        """Whether ``source`` begins with an argument, also by way of an element that the call did not reach."""
         return self._begun.of(source) is not None
 
     def is_function(self, source: Source) -> bool:
         return self._ends.of(source) in self._functions
 
     def check_arguments(self, arguments: Arguments) -> None:
-        """Raises CannotReuse when sources behind an argument begin with one that the fingerprint does not show."""
+        """Raises CannotReuse if sources behind an argument begin with a source that the fingerprint does not hold."""
         for leaf in arguments.leaves:
             if issubclass(type(leaf.tracker), Deferred):
-                continue  # what was looked at of it is specialized
+                continue  # what was read of it is specialized
             source = leaf.tracker.unwrap().source
             if source is not None and not any(root_of(s, (bare(source),)) for s in leaf.sources):
                 raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")
 
 
 def _values(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]]:
-    """What stands at ``sources`` when the frame begins, but for plain constants and where nothing stands.
+    """The values at ``sources`` when the frame begins, without plain constants and sources that lead nowhere.
 
-    Raises CannotReuse when only code of the program could tell.
+    Raises CannotReuse if only the program's code could tell.
     """
     found = []
     for source in sources:
@@ -279,7 +279,7 @@ def _values(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]
         except RunsCode as e:
             raise CannotReuse(ReuseMissReason.RUNS_CODE, f"{source.name}: {e}") from None
         except Exception:
-            continue  # nothing there, or nothing that stands still: a guard says so, if it mattered
+            continue  # nothing there, or nothing stable: if that mattered, a guard says so
         if type(value) not in EXACT:
             found.append((source, value))
     return found
@@ -292,7 +292,7 @@ def _unmoved(
     behind: _Behind,
     resolve: Resolver,
 ) -> dict[int, Source]:
-    """Objects that are the same in every call, by id: read, or known, at a source that no argument leads to."""
+    """id -> source of each object that is the same in every call: read, or known, at a source behind no argument."""
     found: dict[int, Source] = {}
     for source, value in _values([s for s in ways if not behind.begins(s)], resolve):
         found.setdefault(id(value), source)
@@ -304,20 +304,20 @@ def _unmoved(
         if type(owner.source) is LocalCellSource:
             raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{source.name}, a cell of the frame")
         if not behind.begins(owner.source):
-            # What the frame learned of it is guarded at a source that is the same in every call.
+            # The object's guards are at this source, which is the same in every call.
             found.setdefault(id(value), owner.source)
     return found
 
 
 def _tracked(tx: InstructionTranslatorBase, values: list[tuple[Source, Any]]) -> dict[int, Source]:
-    """id of each of ``values`` that Dynamo tracks -> the source that it knows it by."""
+    """id of each of ``values`` that Dynamo tracks -> the source by which Dynamo knows it."""
     trackers = tx.output.side_effects.id_to_variable
     known = ((id(value), trackers.get(id(value))) for _, value in values)
     return {i: tracker.source for i, tracker in known if tracker is not None and tracker.source is not None}
 
 
 def _ties(values: list[tuple[Source, Any]], unmoved: dict[int, Source]) -> set[Source]:
-    """Sources whose objects stand at others too, or are the same in every call."""
+    """Sources whose object is also at another source, or is the same in every call."""
     ways: dict[int, set[Source]] = {}
     for source, value in values:
         ways.setdefault(id(value), set()).add(bare(source))
@@ -325,7 +325,7 @@ def _ties(values: list[tuple[Source, Any]], unmoved: dict[int, Source]) -> set[S
 
 
 def _tensors(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple[Source, Any]]:
-    """Metadata of the tensors that were looked at.  Raises CannotReuse for numbers that have a symbol."""
+    """The state of each tensor that was realized.  Raises CannotReuse for a number that has a symbol."""
     found = []
     trackers = tx.output.variable_tracker_cache
     for source in sources:
@@ -341,10 +341,10 @@ def _tensors(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple
 def _unmoved_tensors(
     recorder: ReadSetRecorder, behind: _Behind, captures: list[VariableTracker]
 ) -> list[tuple[Any, Any]]:
-    """Trackers of the tensors that the call read and that no argument leads to, and their states.
+    """Tracker and state of each tensor among ``captures`` that is behind no argument.
 
-    The frame may change what another call sees of them: that autograd records them, their sizes.  Raises CannotReuse
-    when the call itself did that to a tensor: then it saw it as it was before.
+    The frame may change what another call sees of such a tensor: its sizes, or whether autograd records it.  Raises
+    CannotReuse if the call itself changed that of any tensor: then the state now is not the one that the call read.
     """
     found = []
     for tracker in captures:
@@ -359,7 +359,7 @@ def _unmoved_tensors(
 def _check_cells(
     tx: InstructionTranslatorBase, recorder: ReadSetRecorder, changed: list[VariableTracker], behind: set[int]
 ) -> None:
-    """Raises CannotReuse when the call read new contents of a cell behind an argument: another call has its own."""
+    """Raises CannotReuse if the call bound, or read what the frame bound, in a cell behind an argument."""
     known = tx.output.side_effects.id_to_variable
     own = {id(known[i]) for i in behind if i in known}
     if cell := next((b.where for b in recorder.deferred.bound if id(b.where) in own), None):
@@ -369,7 +369,7 @@ def _check_cells(
 
 
 def _lifted(recorder: ReadSetRecorder, resolve: Resolver) -> set[Source]:
-    """Sources of opaque objects that are lifted where an operator takes them, and that the call has not looked into."""
+    """Sources of opaque objects that become operands (``lifted_key``) and whose contents the call has not read."""
     found = set()
     for source in recorder.looked_at():
         try:

@@ -1,4 +1,4 @@
-"""What a source is apart from its base: the same source is made behind the base that stands there in another call."""
+"""Sources without their base, from which the same source is made behind another call's base."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch._dynamo.source import (
 from torch._guards import ChainedSource, Source
 
 
-# Kinds of which Dynamo checks nothing but the fields beside the base when one is made. Most sources are of these.
+# Kinds whose constructor checks only the fields besides the base. Most sources are of these kinds.
 _KINDS = (
     AttrSource,
     UnspecializedParamBufferSource,
@@ -33,20 +33,20 @@ class Skeleton(NamedTuple):
     """A source without its base."""
 
     kind: Any
-    # Its fields beside the base.
+    # The fields besides the base.
     fields: dict[str, Any]
-    # What Dynamo makes its name of, given that of its base; None where the kind has a way of its own.
+    # Dynamo's template of the name, given the base's; None if the kind computes its name otherwise.
     name: str | None
-    # Whether it is guarded as its base is.
+    # Whether ``guard_source`` is that of the base.
     guarded_as_base: bool
 
     def behind(self, base: Source) -> Source:
-        """The source behind ``base``.  Not checked anew: the one that the skeleton is of was."""
+        """The source behind ``base``, made without a constructor: the original source has passed its checks."""
         made: Source = object.__new__(self.kind)
         own = made.__dict__
         own.update(self.fields)
         own["base"] = base
-        # What Dynamo would find out of the base, if it is known of that by now.
+        # What Dynamo would compute from the base, where the base has it already.
         known = base.__dict__
         if self.name is not None and "name" in known:
             own["name"] = self.name.format(known["name"])
@@ -56,21 +56,21 @@ class Skeleton(NamedTuple):
 
 
 def skeleton_of(source: Any) -> Skeleton | None:
-    """``source`` without its base; None for kinds of which more is to be known."""
+    """``source`` without its base; None for other kinds than ``_KINDS``, and if a field holds another source."""
     kind = type(source)
     if kind not in _KINDS:
         return None
     fields = {name: getattr(source, name) for name in field_names(kind) if name != "base"}
     if any(isinstance(value, Source) for value in fields.values()):
         return None
-    of_kind: Any = _inherits  # (type checkers take a class for something without a hash)
+    of_kind: Any = _inherits  # type checkers take a class to be unhashable
     named, guarded = of_kind(kind)
     return Skeleton(kind, fields, source._name_template if named else None, guarded)
 
 
 @functools.cache
 def _inherits(kind: Any) -> tuple[bool, bool]:
-    """Whether a kind's name, and how it is guarded, are what any source behind a base has."""
+    """Whether ``name``, and whether ``guard_source``, of a kind is the cached property of ChainedSource."""
     plain = [find_in_class(kind, name) is vars(ChainedSource)[name] for name in ("name", "guard_source")]
     cached = [isinstance(vars(ChainedSource)[name], functools.cached_property) for name in ("name", "guard_source")]
     return plain[0] and cached[0], plain[1] and cached[1]

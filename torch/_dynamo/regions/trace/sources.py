@@ -1,7 +1,7 @@
-"""How a source leads on from its base: the decision about each kind of source that Dynamo has.
+"""How to follow a source from its base: a decision about each kind of source that Dynamo has.
 
-A read set is about sources, and what stands at them is looked up for each call.  ``STEPS`` says of every kind of source
-how that is done; a call that read through a kind without a decision is not reused, and a test names the kind.
+A read set consists of sources, and each call looks up the values at them.  ``STEPS`` says for every kind of source how
+to do that.  A call that read through a kind without a decision is not reused, and a test names the kind.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch.utils._release import RELEASE
 
 
 class Step(enum.Enum):
-    """How a source leads on from its base."""
+    """How a source follows from its base."""
 
     ATTRIBUTE = enum.auto()
     ITEM = enum.auto()
-    SAME = enum.auto()  # another name for the same thing
-    EVALUATED = enum.auto()  # by torch, of its base alone: the class of it, a cell of it, ...
-    OTHER = enum.auto()  # by torch, of several sources, or of none
+    SAME = enum.auto()  # the base's own value, under another name
+    EVALUATED = enum.auto()  # torch computes it from the base alone: its class, one of its cells, ...
+    OTHER = enum.auto()  # torch computes it from several sources, or from none
     REFUSED = enum.auto()  # a call that reads through it is not reused
 
 
 class NoStep(Exception):
-    """A source of a kind that is refused, or that no decision was made about."""
+    """The source is of a kind that is refused, or that has no decision."""
 
 
 _BY_KIND: dict[Step, tuple[Any, ...]] = {
@@ -37,7 +37,7 @@ _BY_KIND: dict[Step, tuple[Any, ...]] = {
         sources.CellContentsSource,
         sources.ParamBufferSource,
         sources.UnspecializedParamBufferSource,
-        # Without __getattr__; attribute_of runs none of the program's.
+        # An attribute without __getattr__; attribute_of does not run the program's.
         sources.GenericAttrSource,
     ),
     Step.ITEM: (
@@ -102,18 +102,18 @@ _BY_KIND: dict[Step, tuple[Any, ...]] = {
 }
 if RELEASE >= (2, 15):
     _BY_KIND[Step.REFUSED] = (
-        # What it leads to depends on the context that is asked, not on its base alone.
+        # Its value depends on the current context, not on the base alone.
         sources.ContextVarGetSource,
-        # An iterator that is being stepped has state that no guard of ours compares.
+        # An iterator in use has state that no guard here compares.
         sources.ListReverseIteratorBackingListSource,
-        # To ask for its value waits for a collective.
+        # Reading its value waits for a collective.
         sources.UnwrapCollectiveTensorSource,
     )
 STEPS: dict[Any, Step] = {kind: step for step, kinds in _BY_KIND.items() for kind in kinds}
 
 
 def step_of(source: Any) -> tuple[Step, Any]:
-    """How ``source`` leads on from its base, and by which name or index.  Raises NoStep."""
+    """How to follow ``source`` from its base, and by which name or index.  Raises NoStep."""
     step = STEPS.get(type(source), Step.REFUSED)
     if step is Step.REFUSED:
         raise NoStep(type(source).__name__)
@@ -131,7 +131,7 @@ def step_of(source: Any) -> tuple[Step, Any]:
 
 
 def source_parts(source: Source) -> dict[str, Source]:
-    """The sources that ``source`` is made of: its base, and maybe others, as the key of a dict."""
+    """The sources among the fields of ``source``, by field: its base, and maybe others such as a dict's key."""
     if not isinstance(source, ChainedSource):
         return {}
     kind: Any = type(source)
@@ -141,5 +141,5 @@ def source_parts(source: Source) -> dict[str, Source]:
 
 @functools.cache
 def field_names(kind: Any) -> tuple[str, ...]:
-    """Names of the fields of a kind of source."""
+    """The names of the fields of a kind of source."""
     return tuple(field.name for field in dataclasses.fields(kind))

@@ -1,7 +1,7 @@
 """Stamps out calls of a traced region: one ``invoke_subgraph`` node, the guards, and the result.
 
-The node has a getitem for each value that the call's result is made of.  It names no body as long as the frame is
-traced; what becomes of it is decided in regions/outline/stamps.py.
+The node has a getitem for each graph value in the call's result.  It refers to no body while the frame is traced;
+regions/outline/stamps.py decides what it becomes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match) -> VariableTracker:
-    """Emits a call of the traced region that ``match`` found; returns the call's result."""
+    """Records a call of the traced region that ``match`` found; returns the call's result."""
     from torch._dynamo.variables.builder import wrap_fx_proxy
 
     entry = match.entry
@@ -70,7 +70,7 @@ def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     keep_class_lookups(match)
     ordered: list[Source] = match.entry.condition.ordered  # type: ignore[attr-defined]
     tx.output.guard_on_key_order.update(map(match.actions.substitution, ordered))
-    # One stack for all: walking it costs more than a guard does.
+    # One stack for all guards: extracting it costs more than a guard does.
     user_stack = TracingContext.extract_stack() if guards else None
     add = tx.output.guards.add
     for source, make in guards:

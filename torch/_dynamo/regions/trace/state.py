@@ -1,4 +1,4 @@
-"""What tracing may see of tensors, captured values and functions beside their guards."""
+"""State of tensors, captures and functions that tracing may read without a guard."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def value_key(value: Any) -> Hashable:
 
 
 def autograd_state(value: torch.Tensor) -> tuple[bool, ...]:
-    """What the frame may change of a tensor without changing its metadata."""
+    """The state of a tensor that the frame may change without changing its metadata."""
     try:
         return value.requires_grad, value.is_leaf, value.grad_fn is None
     except RuntimeError:
-        # Made as a view without gradients, and written to with them: autograd refuses to say what made it.
+        # A view made under no_grad and then written to in grad mode: autograd raises on reading ``grad_fn``.
         return (value.requires_grad,)
 
 
 def tensor_state(tracker: Any) -> Hashable:
-    """What may be read of a tensor that is looked at, whether or not it becomes an operand."""
+    """All that tracing may read of a realized tensor, whether or not the tensor becomes an operand."""
     value = tracker.proxy.node.meta.get("example_value")
     return tracker.class_type, value_key(value), autograd_state(value)
 
 
 def cells_of(sources: Iterable[Source], resolve: Resolver) -> Iterator[Source]:
-    """Sources of the closure cells of the functions at ``sources``.
+    """The sources of the closure cells of the functions at ``sources``.
 
-    Dynamo asks for none of them when it knows the cell by another function.
+    Dynamo reads no such source if it knows the cell by another function.
     """
     for source in sources:
         try:

@@ -1,4 +1,4 @@
-"""Replaces the sources of a traced call by those of another call, and finds what stands at a source."""
+"""Replaces the sources of a traced call by those of another call, and finds the value at a source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
-    """The nearest of ``roots`` that ``source`` begins with, itself included; None when there is none."""
+    """The nearest of ``roots`` on the chain of bases of ``source``, itself included; None if none is."""
     at: Source | None = source
     while at is not None:
         if at in roots:
@@ -39,7 +39,7 @@ def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
 
 
 class Roots:
-    """``root_of`` for many sources that begin with one another: each of their beginnings is looked up once."""
+    """``root_of`` for many sources with bases in common: looks each base up once."""
 
     def __init__(self, roots: set[Source]) -> None:
         self._roots = roots
@@ -62,7 +62,7 @@ class Roots:
 
 
 def bare(source: Source) -> Source:
-    """``source`` without what Dynamo adds to that of a module once it has looked at it."""
+    """``source`` without the wrappers that Dynamo adds to a module's source when it realizes the module."""
     while isinstance(source, NNModuleSource):
         source = source.base
     return source
@@ -72,7 +72,7 @@ UNKNOWN: Any = object()
 
 
 class SourceBinding:
-    """What is known, in one call, of a source of an earlier one."""
+    """What one call knows of a source of an earlier call."""
 
     __slots__ = ("above", "action", "known", "moves", "new", "same", "skeleton", "source", "tracker", "value")
 
@@ -84,30 +84,30 @@ class SourceBinding:
         skeleton: Skeleton | None = None,
         above: SourceBinding | None = None,
     ) -> None:
-        # Kept, so that its id is not used again.
+        # The source in the earlier call, kept alive so that its id is not reused.
         self.source = source
-        # The source in this call; None until it is asked for.
+        # The source in this call; None until it is needed.
         self.new = new
-        # Whether that is another one.
+        # Whether this call's source differs from the earlier one's.
         self.moves = moves
-        # What stands there in this call.
+        # The value there in this call.
         self.value = UNKNOWN
         self.action: GuardAction | None = None
-        # Whether the earlier call found the very same object there: then all that it learned of it holds.
+        # Whether the earlier call found the same object there: then all facts about it hold.
         self.same = False
-        # How the frame tracks what stands there, if it does.
+        # The frame's tracker of the value, if any.
         self.known: VariableTracker | None = None
-        # What was built of it.
+        # The tracker that was built of the value for this call, if any.
         self.tracker: VariableTracker | None = None
-        # The source without its base, and what is known of that base.
+        # The source without its base, and the binding of the base.
         self.skeleton = skeleton
         self.above = above
 
 
 class SourceSubstitution:
-    """Rewrites sources: what began with an old root begins with the new one.
+    """Rewrites sources: a source that begins with an old root then begins with the new root.
 
-    An entry asks for the same sources in each call, so they are found by id: a source's hash is slow.
+    An entry looks up the same source objects for each call, so bindings are found by id: a source's hash is slow.
     """
 
     def __init__(self, roots: dict[Source, Source]) -> None:
@@ -120,7 +120,7 @@ class SourceSubstitution:
         return self.of(self.binding(source))
 
     def of(self, binding: SourceBinding) -> Source:
-        """The source in this call."""
+        """The source of ``binding`` in this call."""
         if binding.new is None:
             source: Any = binding.source
             if not binding.moves:
@@ -148,7 +148,7 @@ class SourceSubstitution:
         return binding
 
     def add(self, old: Source, new: Source) -> bool:
-        """Adds a root; false when it is one already, with another end."""
+        """Adds a root.  False if ``old`` is a root already, with another new one."""
         if old not in self._roots:
             self._roots[old] = new
             self.bindings.clear()
@@ -156,26 +156,26 @@ class SourceSubstitution:
 
 
 def resolver(tx: InstructionTranslatorBase) -> Resolver:
-    """The frame's: Dynamo leaves what the program changes as it is until the frame is compiled."""
+    """The frame's resolver.  Real values stay as they are until the frame is compiled."""
     return _RESOLVERS.of(tx.output)
 
 
 class Resolver:
     """Finds the real value at a source, as it was when the frame began.
 
-    The common kinds of sources are followed as they are; none of their text is evaluated.
+    Follows the common kinds of sources directly, without evaluating the text of their names.
     """
 
     def __init__(self, output: Any) -> None:
         root = output.root_tx
         self._globals: Any = {"G": root.f_globals, "L": root.f_locals}
-        # source -> its value; filled along the way, since sources share their beginnings.
+        # source -> its value; also for bases, which sources have in common.
         self._values: dict[Source, Any] = {}
-        # id of a source -> the source, so that its id is not used again, and its value; a source's hash is slow
+        # id of a source -> the source, kept alive so that its id is not reused, and its value; a source's hash is slow
         self._by_id: dict[int, tuple[Source, Any]] = {}
 
     def __call__(self, source: Source) -> Any:
-        """Raises what following the source raises: there may be nothing there."""
+        """Raises what following the source raises, since nothing may stand there."""
         known = self._by_id.get(id(source))
         if known is not None:
             return known[1]
@@ -199,7 +199,7 @@ class Resolver:
 
 
 def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
-    """What stands at a source of a common kind, given what stands at its base; ``UNKNOWN`` for other kinds."""
+    """The value at a source of a common kind; ``at`` gives that at its base.  ``UNKNOWN`` for other kinds."""
     step, key = step_of(source)
     if step in (Step.EVALUATED, Step.OTHER):
         return UNKNOWN
@@ -210,12 +210,12 @@ def _follow(source: Any, at: Callable[[Source], Any]) -> Any:
 
 
 def is_in_class(source: Source) -> bool:
-    """Whether ``source`` is the dictionary of a class, or an attribute that was found there."""
+    """Whether ``source`` is the dictionary of a class, or an attribute found there."""
     return type(source) is TypeDictSource or is_found_in_class(source)
 
 
 def is_found_in_class(source: Source) -> bool:
-    """Whether ``source`` is an attribute that was found in the dictionary of a class."""
+    """Whether ``source`` is an attribute found in the dictionary of a class."""
     return type(source) is DictGetItemSource and type(source.base) is TypeDictSource
 
 
@@ -223,26 +223,26 @@ _RESOLVERS: PerFrame[Resolver] = PerFrame(Resolver)
 
 
 class GuardAction(enum.Enum):
-    """What tracing a call makes of a source of the earlier one."""
+    """What becomes, in a call, of the guards at a source of the earlier call."""
 
     SAME = enum.auto()  # the source is the same: nothing to do
-    REINSTALL = enum.auto()  # the object is new to the frame: its guards are made at this source
+    REINSTALL = enum.auto()  # the object is new to the frame: its guards are installed at this source
     ALIAS = enum.auto()  # the frame knows the object by another source: an alias guard
-    CLASS_LOOKUP = enum.auto()  # an attribute that was looked up in its class before: guarded there
-    UNDER_ALIAS = enum.auto()  # behind one of the last two: guarded behind the known source
+    CLASS_LOOKUP = enum.auto()  # Dynamo looked the attribute up in its class before: guarded at that source
+    UNDER_ALIAS = enum.auto()  # behind ALIAS or CLASS_LOOKUP: guarded behind the known source
 
 
 class GuardActions:
-    """What tracing one call would do at each source of an earlier one."""
+    """What tracing one call would do at each source of an earlier call."""
 
     def __init__(self, tx: InstructionTranslatorBase, substitution: SourceSubstitution, resolve: Resolver) -> None:
         self.substitution = substitution
         self.resolve = resolve
         self._trackers = tx.output.side_effects.id_to_variable
         self._stamped = STAMPED.of(tx.output)
-        # What Dynamo keeps of lookups in classes: (id of what was found, name) -> source of it
+        # Dynamo's cache of lookups in classes: (id of the value found, name) -> source
         self._in_classes = tx.output.mro_source_cache
-        # (id of a class, name that is guarded to be no attribute of it)
+        # Dynamo's set of guarded absences: (id of a class, name of no attribute of it)
         self._absent = tx.output.guarded_mro_absent_keys
 
     def __call__(self, source: Source) -> GuardAction:
@@ -250,9 +250,9 @@ class GuardActions:
         return self.look(source).action  # type: ignore[return-value]
 
     def value(self, source: Source) -> Any:
-        """What stands in this call where ``source`` was in the earlier one.  Raises what following the source raises.
+        """The value in this call at the substituted ``source``.  Raises what following the source raises.
 
-        No source is made for it: most of what is looked at needs none.
+        Avoids making the substituted source: most values can be found without it.
         """
         binding = self.substitution.binding(source)
         if binding.value is UNKNOWN:
@@ -261,7 +261,7 @@ class GuardActions:
         return binding.value
 
     def behind_known(self, source: Source) -> Source:
-        """The source that tracing the call would look at what is behind a known object by."""
+        """The source that tracing the call would use for ``source``, maybe behind an object that the frame knows."""
         action = self(source)
         if action is GuardAction.UNDER_ALIAS and isinstance(source, ChainedSource):
             new = self.substitution(source)
@@ -276,16 +276,16 @@ class GuardActions:
         return self.substitution(source)
 
     def in_class(self, source: Source) -> Source | None:
-        """The source by which Dynamo looked up this attribute of a class before, if it did."""
+        """The source of Dynamo's earlier lookup of this attribute in a class, if any."""
         return self._in_classes.get(self._lookup_key(source))
 
     def _lookup_key(self, source: Any) -> tuple[int, str]:
-        """Dynamo's key of a lookup in a class: by what was found there, and from 2.15 on by the class that has it."""
+        """Dynamo's key of a lookup in a class: the name and the value found, or from 2.15 on the class that has it."""
         found = source.base.base if RELEASE >= (2, 15) else source
         return id(self.value(found)), source.index
 
     def known(self, value: Any) -> Source | None:
-        """The source that an object is known by: through its tracker, or where a call was stamped out that read it."""
+        """The source by which the frame knows an object: its tracker's, or that of a stamped call that read it."""
         tracker = self._trackers.get(id(value))
         if tracker is not None:
             return tracker.source
@@ -293,11 +293,11 @@ class GuardActions:
         return None if actions is None or binding is None else actions.substitution.of(binding)
 
     def remember(self, binding: SourceBinding) -> None:
-        """Lets the object at ``binding`` be known to later calls, as if this one were traced."""
+        """Makes the object at ``binding`` known to later calls, as if this call were traced."""
         self._stamped.setdefault(id(binding.value), (self, binding))
 
     def unguarded(self, binding: SourceBinding, makers: Iterable[Any]) -> Iterable[Any]:
-        """``makers`` of guards on a class but for those that Dynamo has made in another way: that it lacks a name."""
+        """``makers`` of guards on a class, without guards on absent names that Dynamo has made at another source."""
         made = {make for make, absence in self._absences(binding, makers) if absence in self._absent}
         return [make for make in makers if make not in made]
 
@@ -309,14 +309,14 @@ class GuardActions:
             )
 
     def keep_class_lookup(self, binding: SourceBinding, makers: Iterable[Any]) -> None:
-        """Lets a lookup in a class, which this call would be the first to make, be known to later ones."""
+        """Makes a lookup in a class, which tracing this call would make first, known to later calls."""
         if is_found_in_class(binding.source):
             new: Any = self.substitution.of(binding)
             self._in_classes.setdefault(self._lookup_key(binding.source), new)
         self._absent.update(absence for _, absence in self._absences(binding, makers))
 
     def look(self, source: Source) -> SourceBinding:
-        """What is known of ``source`` in this call.  Raises what following the source raises."""
+        """The binding of ``source`` in this call, with its action.  Raises what following the source raises."""
         binding = self.substitution.binding(source)
         if binding.action is None:
             value = self.value(source)
@@ -326,10 +326,10 @@ class GuardActions:
         return binding
 
     def settle(self, binding: SourceBinding, above: SourceBinding | None, same: bool, in_class: bool) -> None:
-        """Finds the action at ``binding``, behind ``above``.
+        """Decides the action at ``binding``, behind ``above``.
 
-        ``same``: whether it is the earlier call's object; ``in_class``: whether it was found in a class.  What the
-        frame has changed of an object is no matter here: the changes of all that a call meets are looked for.
+        ``same``: whether the value is the earlier call's object.  ``in_class``: whether it was found in a class.
+        Pending changes of the object do not matter here: lookup.py checks all objects of a call for these.
         """
         number = id(binding.value)
         binding.same = same
@@ -337,7 +337,7 @@ class GuardActions:
         if not binding.moves:
             binding.action = GuardAction.SAME
         elif in_class and self._is_another(self.in_class(binding.source), binding):
-            # Dynamo finds it there by identity, whatever the frame knows of the class.
+            # Dynamo finds the lookup by identity, whatever the frame knows of the class.
             binding.action = GuardAction.CLASS_LOOKUP
         elif above is not None and above.action in _AT_KNOWN:
             binding.action = GuardAction.UNDER_ALIAS
@@ -350,6 +350,6 @@ class GuardActions:
         return known is not None and known.name != self.substitution.of(binding).name
 
 
-# id of an object that a stamped call read -> what makes its source there. Dynamo has no tracker of it.
+# id of an object that a stamped call read and Dynamo does not track -> what makes its source in that call.
 STAMPED: PerFrame[dict[int, tuple[GuardActions, SourceBinding]]] = PerFrame(lambda _: {})
 _AT_KNOWN = (GuardAction.ALIAS, GuardAction.CLASS_LOOKUP, GuardAction.UNDER_ALIAS)

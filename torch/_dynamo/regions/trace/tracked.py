@@ -1,8 +1,8 @@
-"""Objects that stamped calls read: the frame knows them from then on, as if the calls had been traced.
+"""Makes the objects that stamped calls read known to the frame, as if the calls had been traced.
 
-Tracing a call makes a tracker of every object that it meets.  A stamped call would spend most of its time on that, and
-the program seldom meets these objects again.  So the trackers are made when Dynamo asks whether it tracks an object: at
-the source by which the stamped call read it, where its guards are.
+Tracing a call makes a tracker of every object that it reads.  A stamped call would spend most of its time on that, and
+the program seldom reads these objects again.  So a tracker is made when Dynamo checks whether it tracks the object: at
+the source by which the stamped call read the object, where its guards are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StampedObjects(dict[int, Any]):
-    """Dynamo's table of tracked objects, by id, with those that stamped calls read."""
+    """Dynamo's table of tracked objects by id, extended by the objects that stamped calls read."""
 
     def __init__(self, tracked: dict[int, Any], tx: InstructionTranslatorBase) -> None:
         super().__init__(tracked)
@@ -42,16 +42,16 @@ class StampedObjects(dict[int, Any]):
         with contextlib.ExitStack() as stack:
             for recorder in RECORDERS.of(output):
                 stack.enter_context(recorder.unrecorded())
-            # The program may hold a lazy tracker of it, at the same source: that is about to ask for this one.
+            # Not lazy: a lazy tracker of the object, at the same source, may be what asks for this one.
             VariableBuilder(self._tx, actions.substitution.of(binding), allow_lazy_constant=False)(binding.value)
         _drop_repeated(guards, len(guards) - before)
         return super().__contains__(key)
 
 
 def _drop_repeated(guards: GuardsSet, latest: int) -> None:
-    """Drops those of the ``latest`` guards that were there before: the stamped call has made them.
+    """Drops those of the ``latest`` guards that the stamped call has made already.
 
-    Two guards with stacks of their own are two to stock's set, and each is built and asks the program's object.
+    Stock's set treats guards with different stacks as different.  Each would be built, and would check the object.
     """
     for guard in list(itertools.islice(reversed(guards.inner), latest)):
         of_source = guards.source_to_guards[guard.originating_source]
@@ -61,12 +61,12 @@ def _drop_repeated(guards: GuardsSet, latest: int) -> None:
 
 
 def _maker_key(make: Any) -> tuple[Any, ...]:
-    """What a guard's maker is, and is bound to."""
+    """A guard's maker as a function and its bound arguments."""
     return getattr(make, "func", make), getattr(make, "args", ()), getattr(make, "keywords", {})
 
 
 def track_later(tx: InstructionTranslatorBase, actions: GuardActions, bindings: list[SourceBinding]) -> None:
-    """Lets the frame know the objects at ``bindings`` by their sources in the call of ``actions``."""
+    """Makes the objects at ``bindings`` known to the frame by their sources in the call of ``actions``."""
     side_effects = tx.output.side_effects
     if type(side_effects.id_to_variable) is not StampedObjects:
         side_effects.id_to_variable = StampedObjects(side_effects.id_to_variable, tx.output.root_tx)

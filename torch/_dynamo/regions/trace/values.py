@@ -1,11 +1,10 @@
-"""What a call may look at and still be reused: the decision about each kind of value that Dynamo's builder makes a
-tracker of.
+"""Kinds of values that a reusable call may read: a decision about each kind of tracker that Dynamo's builder makes.
 
 Note [A value is known by its object, its guards and its state]
-Reuse compares, of each value that tracing looked at, which object it is, the guards on it (guard_facts.py), and what
-tracing sees of it without a guard (``unguarded_state``, ``tensor_state``).  For a kind of value that has more to it
-than that, or of which this was not looked into, a call is not reused.  ``VALUES`` names the kinds for which the three
-are all there is.
+For each value that tracing read, reuse compares the identity of the object, the guards on it (guard_facts.py), and the
+state that tracing reads without a guard (``unguarded_state``, ``tensor_state``).  ``VALUES`` names the kinds for which
+these three are enough.  A call that read a value of any other kind is not reused: such a kind has more state, or has
+not been examined.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ def _names(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Names of tracker classes, whose subclasses count as they do: importing some of them costs more than comparing names.
+# Names of tracker classes, subclasses included. By name, because importing some would cost more than comparing names.
 VALUES = _names(
     # Constants, by guards on their values.
     "ConstantVariable LazyConstantVariable UserDefinedConstantVariable TypingVariable ConstantLikeVariable"
     " NumpyDTypeVariable DispatchKeySetVariable"
-    # Tensors, by metadata and autograd state. Numbers with a symbol are refused where tracing comes to them.
+    # Tensors, by metadata and autograd state. ``save`` refuses numbers that have a symbol.
     " TensorVariable TensorWithTFOverrideVariable NumpyNdarrayVariable UnspecializedPythonVariable SymNodeVariable"
     " DelayGraphBreakVariable UntypedStorageVariable"
-    # Containers, by class, length, keys and order; what they hold has sources of its own.
+    # Containers, by class, length, keys and order; their elements have sources of their own.
     " BaseListVariable ConstDictVariable SetVariable DictViewVariable DictKeySetVariable MappingProxyVariable"
     " SliceVariable RangeVariable NamedTupleVariable MutableMappingVariable OrderedSetClassVariable"
-    # Iterators: a step changes them, and a change that is pending refuses.
+    # Iterators: a step changes the iterator, and a pending change refuses reuse.
     " IteratorVariable ListIteratorVariable TupleIteratorVariable CountIteratorVariable"
     # Objects, by class, own attributes, and guards on what is read.
     " UserDefinedVariable UserDefinedObjectVariable ObjectVariable UserDefinedClassVariable PythonModuleVariable"
@@ -56,12 +55,12 @@ VALUES = _names(
     " BoundBuiltinMethodVariable MethodWrapperVariable SysFunctionVariable CollectionsNamedTupleFunction"
     " WrapperDescriptorVariable SuperVariable MethodDescriptorVariable StaticMethodVariable"
     " ClassMethodVariable PropertyVariable ClassMethodDescriptorVariable TupleGetterVariable"
-    # Contexts, by guards on them; what they set is in the global state.
+    # Context managers, by guards on them; what they set is in the global state.
     " ContextWrappingVariable NullContextVariable RecordFunctionVariable DynamoConfigPatchVariable"
     " ErrorOnGraphBreakVariable CudagraphOverrideVariable PreserveVersionContextVariable SDPAParamsVariable"
 )
-# Kinds whose state is more than that: what a random generator would draw next, what was saved for a backward, which
-# number the frame gave a stream. A test holds both sets to the builder's own list.
+# Kinds with more state: what a random generator would draw next, what was saved for a backward, which number the frame
+# gave a stream. A test compares both sets with the builder's own list.
 REFUSED = _names(
     "RandomVariable AutogradFunctionContextVariable StreamVariable EventVariable StreamContextVariable"
     " FuncTorchInterpreterVariable OptimizerVariable KeyedJaggedTensorVariable AutogradEngineVariable"
@@ -71,12 +70,12 @@ REFUSED = _names(
 )
 
 
-# Objects that are opaque to Dynamo, by class and by what the class declares; and what one release alone has.
+# Opaque objects, by class and by what the class declares; and kinds that only some releases have.
 if RELEASE >= (2, 15):
     VALUES |= _names("CustomClassObjectVariable CustomClassVariable BaseSetVariable")
-    # What a context variable is set to, the pool that allocates, the bytes of an array.
+    # A context variable's value, the allocating memory pool, the bytes of an array.
     REFUSED |= _names("ContextVarVariable CUDAMemPoolVariable CUDAMemPoolContextVariable ByteArrayVariable")
-    # A device that is another one on each rank.
+    # A device that differs from rank to rank.
     REFUSED |= _names("CurrentDeviceVariable CurrentDeviceContextVariable")
 else:
     VALUES |= _names("TorchScriptObjectVariable OpaqueObjectClassVariable")
@@ -84,13 +83,13 @@ else:
 
 @functools.cache
 def is_compared(kind: type) -> bool:
-    """Whether values with trackers of this class are known by their object, their guards and their state."""
+    """Whether object, guards and state are all that there is to values with trackers of this class."""
     names = {base.__name__ for base in kind.__mro__}
     return names.isdisjoint(REFUSED) and not names.isdisjoint(VALUES)
 
 
 def check_kinds(tx: InstructionTranslatorBase, sources: Iterable[Source]) -> None:
-    """Raises CannotReuse when tracing made a tracker at ``sources`` of a kind that is not compared in full."""
+    """Raises CannotReuse if a tracker at one of ``sources`` is of a kind that is not compared in full."""
     trackers = tx.output.variable_tracker_cache
     for source in sources:
         tracker = dict.get(trackers, source)
@@ -99,7 +98,7 @@ def check_kinds(tx: InstructionTranslatorBase, sources: Iterable[Source]) -> Non
 
 
 def check_steps(sources: Iterable[Source]) -> None:
-    """Raises CannotReuse when one of ``sources`` leads through a kind of source that was not decided about."""
+    """Raises CannotReuse if one of ``sources`` leads through a kind of source that is refused or has no decision."""
     known: set[Source] = set()
     for source in sources:
         at: Source | None = source

@@ -1,6 +1,6 @@
-"""Verifies a reuse: the call is traced all the same, and must come out as the entry expects.
+"""Verifies a reuse: traces the call all the same, and compares the result with what the entry expects.
 
-On with ``torch._dynamo.config.verify_region_reuse``.
+On under ``torch._dynamo.config.verify_region_reuse``.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
-# entry -> operators of its call, as they were when it was saved: the frame may change what tensors look like.
+# entry -> operators of its call as of ``save``; the frame may change the metadata of tensors afterwards.
 _SAVED: PerFrame[dict[Any, list[str]]] = PerFrame(lambda _: {})
 
 
 class RegionReuseError(AssertionError):
-    """A body would have been reused for a call that is another when it is traced."""
+    """A body would have been reused for a call that differs from it when traced."""
 
 
 class FrameState(NamedTuple):
-    """What a call may add to in a frame, beside the graph."""
+    """What a call may add to a frame, besides the graph."""
 
-    # Source and kind of each guard, on whatever source.
+    # Source and kind of each guard.
     guards: set[tuple[str, str]]
     # Sources of the existing objects that Dynamo tracks.
     tracked: set[str]
-    # Guards of the shape environment, and its symbols.
+    # Guards and symbols of the shape environment.
     symbols: tuple[list[str], list[str]]
 
 
 def frame_state(tx: InstructionTranslatorBase) -> FrameState:
-    """What the frame knows at this moment."""
+    """The current FrameState."""
     void = void_maker()
     guards = {
         _guard_key(tx, guard.originating_source, guard.create_fn)
@@ -61,7 +61,7 @@ def frame_state(tx: InstructionTranslatorBase) -> FrameState:
     }
     existing = (AttributeMutationExisting, ValueMutationExisting)
     known = tx.output.side_effects.id_to_variable.values()
-    # Objects that the program makes for an operator have a source of their own in each call.
+    # An object that the program makes for an operator has a new source in each call.
     sourced = (t for t in known if t.source is not None and type(t.source) is not SyntheticLocalSource)
     tracked = {name_of(t) for t in sourced if isinstance(t.mutation_type, existing)}
     env = tx.output.shape_env
@@ -70,9 +70,9 @@ def frame_state(tx: InstructionTranslatorBase) -> FrameState:
 
 
 def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Arguments) -> tuple[FrameState, FrameState]:
-    """What the frame knows, and what it would know when ``match`` was stamped out."""
+    """The current FrameState, and the one after stamping out ``match``."""
     for held in arguments.lists:
-        # To append to a deferred list is to look at it, also for a stamped call.
+        # Appending to a deferred list realizes it, in a stamped call too.
         held.bottom.realize()
     before = frame_state(tx)
     guards = {_guard_key(tx, source, make) for source, make in substituted_guards(match)}
@@ -87,16 +87,16 @@ def verify(
     refused: CannotReuse | None,
     states: tuple[FrameState, FrameState],
 ) -> None:
-    """Raises RegionReuseError, with a diff, unless the call that was traced is the one that ``match`` expects.
+    """Raises RegionReuseError, with a diff, unless the traced call is what ``match`` expects.
 
-    ``states`` are those of ``expected_state`` before the call was traced.
+    ``states``: what ``expected_state`` returned before the call was traced.
     """
     from torch._dynamo.utils import counters
 
     name = match.entry.call.function
     if traced is None:
         raise RegionReuseError(f"{name}: a call that an entry was found for cannot be reused itself: {refused}")
-    # Not saved if verification was off then.
+    # If verification was off at ``save``, nothing was noted.
     saved = _SAVED.of(tx.output).get(match.entry.main or match.entry) or _operators_of(tx, match.entry.call)
     _same(f"{name}: operators", saved, _operators_of(tx, traced.call))
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
@@ -118,10 +118,10 @@ def verify(
 
 
 def _specialized(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> list[Any]:
-    """The constants that the program looked at, but for functions of globals that the frame has not bound.
+    """The specialized constants, without functions of globals that the frame has not bound.
 
-    Such globals are guarded whether they were deferred or not, and their guards are compared. They are deferred only
-    if an earlier call has realized the other operands.
+    Such a global is guarded whether it was deferred or not, and its guard is compared.  It is deferred only if an
+    earlier call has realized the other operands.
     """
     bound_by_frame = tx.output.root_tx.symbolic_globals
 
@@ -140,13 +140,13 @@ def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
     made = tx.output.synthetic_source_ctor_info.get(source) if source is not None else None
     if made is None:
         return node.name
-    # Made anew for each call, under a name of its own.
+    # Each call makes a new object, under a new name.
     made_of, arguments, sources = made
     return f"{made_of.__name__}{arguments} of {[s and s.name for s in sources or ()]}"
 
 
 def _said(says: Any, substitution: SourceSubstitution | None = None) -> str:
-    """What a recipe or an expression says, with its sources as they are in another call."""
+    """A recipe's or an expression's ``says`` as text, with substituted sources."""
     if isinstance(says, Source):
         return (substitution(says) if substitution is not None else says).name
     if isinstance(says, tuple):
@@ -156,7 +156,7 @@ def _said(says: Any, substitution: SourceSubstitution | None = None) -> str:
 
 
 def _guard_key(tx: InstructionTranslatorBase, source: Source, make: Any) -> tuple[str, str]:
-    """What tells guards apart: a class can be reached through each of its objects, to guard the same function of it."""
+    """The identity of a guard.  Guards on a class's function are the same through whichever object the source leads."""
     if "__mro__" in source.name:
         value = resolver(tx)(source)
         if type(value) is types.FunctionType:
@@ -171,7 +171,7 @@ def _same(what: str, expected: list[str], found: list[str]) -> None:
 
 
 def note_operators(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> None:
-    """Keeps what a later reuse of ``entry`` is compared with."""
+    """Notes the operators with which a later reuse of ``entry`` is compared."""
     _SAVED.of(tx.output)[entry] = _operators_of(tx, entry.call)
 
 
@@ -180,7 +180,7 @@ def _operators_of(tx: InstructionTranslatorBase, call: Any) -> list[str]:
 
 
 def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], modules: Any) -> list[str]:
-    """One line an operator: what it is and how it is wired, without names."""
+    """One line for each operator: its key and its wiring, without names."""
     number: dict[torch.fx.Node, str] = {node: f"in{i}" for i, node in enumerate(operands)}
     identity = NodeIdentity()
     lines = []
@@ -203,9 +203,9 @@ def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], module
 
 
 def _target_of(node: torch.fx.Node, module: Any) -> str:
-    """What is called, without a name or an address that is another one in each call.
+    """What ``node`` calls, without names and addresses that differ from call to call.
 
-    An operator of nonstrict_trace is a function made for the call, and attributes of the graph say what it runs.
+    A nonstrict_trace operator is a function made for the call; attributes of the graph say what it runs.
     """
     if node.op == "get_attr":
         return _ADDRESS.sub("", repr(module))
