@@ -55,7 +55,6 @@ class RegionCall:
     outer: RegionCall | None = None
     # For a stamped call whose operators were put back: node of the traced call -> this call's own.
     came_from: dict[Node, Node] = dataclasses.field(default_factory=dict)
-    # The calls stamped out of this one.
     stamps: list[StampedCall] = dataclasses.field(default_factory=list)
     # Why this call could not reuse an earlier one, or why no later call can reuse this one.
     miss: CannotReuse | None = None

@@ -91,7 +91,6 @@ class CallOutcome:
     reason: RegionInlineReason | None = None
     detail: str = ""
     miss: ReuseMissReason | None = None
-    # Whether it is an automatic region.
     automatic: bool = False
 
 

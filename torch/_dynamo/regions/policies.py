@@ -1,4 +1,4 @@
-"""Keys of checkpoint policies, for those that always decide alike.
+"""Keys of checkpoint policies that always decide alike.
 
 Note [A policy that only looks]
 A checkpoint's ``context_fn`` makes the modes that say, for each operator, whether its result is saved.  AOTAutograd

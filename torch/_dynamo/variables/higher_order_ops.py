@@ -12,8 +12,8 @@ Note [Operators that count positions]
 Some callers pair trackers, placeholders and outputs by position, or read the outputs at run time. These get one output
 for each tracker, returned inputs included, as in stock:
 
-- autograd.Function has an incoming gradient for each returned tensor, and looks up what backward returns among the lifted
-  inputs. In eager, a returned input is a view of the input. Its caller brings its own tracer.
+- autograd.Function has an incoming gradient for each returned tensor, and looks up what backward returns among the
+  lifted inputs. In eager, a returned input is a view of the input. Its caller brings its own tracer.
 - local_map has a placement for each output. Its caller forces the placeholders.
 - The bypassing wrapper calls a function of the user's on the body at run time. That may change what the body returns,
   returned inputs too.

@@ -7,8 +7,7 @@ or
 2. trace        flat, under a recorder                        flat.py, read_set.py
 3. save         an entry, or the reason that there is none    save.py
 
-Under ``torch._dynamo.config.verify_region_reuse`` a call with a match is traced all the same, and the result is
-compared with what the entry expects (verify.py).
+Under ``torch._dynamo.config.verify_region_reuse`` a call with a match is traced and compared instead (verify.py).
 """
 
 from __future__ import annotations
@@ -219,7 +218,7 @@ def _add_others(
     """Files the entry also under the keys and bindings that the next call will have.
 
     In a loop over blocks, the first block takes an input that Dynamo has not realized, and the others take results.
-    If each call counts in a global, only the first call finds the global unbound by the frame.
+    If each call counts in a global, only the first call finds the global as it was before the frame.
     """
     keys, bindings = [entry.bucket[1]], [entry.bucket[-1]]
     if entry.call.key is None and (looked_at := _looked_at(tx, then, fn, args, kwargs)) is not None:
@@ -259,7 +258,7 @@ def _looked_at(
 def _only_counts(
     tx: InstructionTranslatorBase, before: dict[Any, Any], now: dict[Any, Any], recorder: ReadSetRecorder
 ) -> bool:
-    """Whether the call newly bound only globals, to constants of the types they had, and read them deferred at most."""
+    """Whether the call newly bound only globals, to constants of the same type, and read their values only deferred."""
     resolve = resolver(tx)
     for (where, name), kind in now.items():
         if before.get((where, name)) != kind and (
@@ -290,7 +289,7 @@ def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
 
 
 def _bindings(tx: InstructionTranslatorBase) -> dict[Any, Any]:
-    """What the frame has bound globals and cells to so far.  With another binding, a function may be another one.
+    """What the frame has bound globals and cells to so far: under other bindings, a function does other things.
 
     A constant is represented by its type, because a call sees the constant deferred.
     """

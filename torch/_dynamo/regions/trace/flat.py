@@ -11,9 +11,6 @@ a body (regions/outline/calls.py).  So by construction
 - the finished graph tells which values the body must return: those with a user outside.  Nothing is guessed from the
   call's result;
 - a value that is passed through (an input, a capture) has no node in the run, so it never becomes an output.
-
-In the design page, step 4a traces the body by itself and repairs its boundary, and step 4c rolls back.  That requires
-every feature of Dynamo to work inside a body.  This does not.
 """
 
 from __future__ import annotations

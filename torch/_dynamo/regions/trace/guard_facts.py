@@ -51,7 +51,7 @@ def _constant(value: Any, _: Any) -> Hashable:
 
 
 def _function(value: Any, _: Any) -> Hashable:
-    # Dynamo guards the code only. Sources behind the function cover all else that it depends on, but its globals.
+    # Dynamo guards the code only. Sources behind the function cover all else that it depends on, except its globals.
     if type(value) is types.FunctionType:
         return id(value.__code__), id(value.__globals__)
     return id(value)

@@ -374,7 +374,7 @@ def _needs_source(condition: Any, root: Source) -> bool:
 def _check_identities(
     checks: Checks, bindings: list[SourceBinding], unmoved: dict[int, Source], actions: GuardActions
 ) -> None:
-    """Raises CannotReuse unless the same object maps to the same one, distinct to distinct, and unmoved to itself."""
+    """Raises CannotReuse unless old objects map to new ones one to one, and unmoved objects to themselves."""
     steps = checks.plan.steps
     for i in checks.unmoved:
         if bindings[i].value is not steps[i].old:

@@ -56,7 +56,6 @@ class PlanStep(NamedTuple):
     holder: Any = None
     # Whether the value was found in the dictionary of a class.
     in_class: bool = False
-    # ``source`` without its base.
     skeleton: Skeleton | None = None
 
 
@@ -68,7 +67,6 @@ class CheckPlan:
         self._roots = set(roots)
         self._resolve = resolve
         self.steps: list[PlanStep] = []
-        # source -> its number
         self._numbers: dict[Source, int] = {}
 
     def number(self, source: Source) -> int:

@@ -60,7 +60,7 @@ class ReadingCache(dict[Any, Any]):
 
 
 class ReadSetRecorder:
-    """Records the reads and changes of one region call while it is traced."""
+    """Records the reads and changes of one region call while it is traced; a ``Recorder`` of events.py."""
 
     def __init__(self, tx: InstructionTranslatorBase) -> None:
         self.tx = tx
@@ -115,7 +115,6 @@ class ReadSetRecorder:
 
     @contextlib.contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """A context whose reads do not count as the call's."""
         tracer = self.tx.output.current_tracer
         sources, reached, traced = OrderedSet(self.sources), set(self.events.reached), tracer.traced_sources
         tracer.traced_sources = type(traced)()
@@ -126,7 +125,6 @@ class ReadSetRecorder:
             self.events.reached.intersection_update(reached)
 
     def load(self, item: VariableTracker, name: str, value: VariableTracker) -> VariableTracker:
-        """Records that the program reads ``name`` of ``item``, bound to ``value``; returns what the call sees there."""
         if not _stands_for(value, self.before.get(item, {}).get(name)):
             return value  # the call itself bound it
         if isinstance(item, (NewGlobalVariable, CellVariable)):
@@ -137,7 +135,7 @@ class ReadSetRecorder:
         return value
 
     def _count(self) -> tuple[int, ...]:
-        """Numbers of the effects that no hook reports."""
+        """Counts of the effects that no hook reports."""
         output = self.tx.output
         return (
             len(output.side_effects.tensor_hooks),
@@ -152,13 +150,12 @@ class ReadSetRecorder:
         return self._count() != self._counts
 
     def adopt(self, sources: Iterable[Source], read: Iterable[VariableTracker]) -> None:
-        """Takes over the reads that an inner call would have made, had it not been stamped out."""
         self.sources.update(sources)
         # A tracker that cannot be changed has no pending state.
         self.read_pending += [t for t in read if t.source is None and t.mutation_type is not None]
 
     def changed_autograd_state(self, tracker: VariableTracker) -> bool:
-        """Whether the call changed whether or how autograd records a tensor."""
+        """Whether the call changed a tensor's autograd state: whether autograd records it, and how."""
         before = self._autograd.get(id(tracker))
         if before is None and tracker.source is not None:
             try:

@@ -33,7 +33,6 @@ class Skeleton(NamedTuple):
     """A source without its base."""
 
     kind: Any
-    # The fields besides the base.
     fields: dict[str, Any]
     # Dynamo's template of the name, given the base's; None if the kind computes its name otherwise.
     name: str | None
