@@ -44,7 +44,7 @@ def bound_to(method: Any) -> Any:
 
 
 def contents_changed(tracker: Any, side_effects: Any) -> bool:
-    """Whether the contents of an object were changed whose class derives from a container."""
+    """Whether the frame has changed the contents of ``tracker``, an object of a class that derives from a container."""
     if RELEASE >= (2, 15):
         mutation = tracker.mutation_type
         return isinstance(mutation, ValueMutationExisting) and mutation.is_modified

@@ -75,7 +75,7 @@ _INPUT_MODES = frozenset({"automatic", "automatic_with_forced_inputs", "flatten_
 
 
 def _said(allowed: bool | None) -> bool:
-    """Whether a body may write to its inputs, or alias them: if unsaid, yes before 2.15, and no from then on."""
+    """Whether a body may write to its inputs, or alias them.  The default is yes before 2.15, and no from then on."""
     return RELEASE < (2, 15) if allowed is None else allowed
 
 

@@ -57,7 +57,7 @@ def _unseen_global(tracker: Any) -> GlobalSource | None:
 
 
 def _of_ended(tracker: VariableTracker, deferred: DeferredValues) -> VariableTracker:
-    """The constant that ``tracker`` is to the call of ``deferred``, if an inner call that has ended deferred it."""
+    """The deferred constant that an inner call, ended by now, deferred again as ``tracker``; else ``tracker``."""
     found = tracker
     while type(found) is DeferredConstant and found.deferred is None and not deferred.made(found):
         found = found.held

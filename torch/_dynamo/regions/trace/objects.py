@@ -32,7 +32,7 @@ def exact_key(value: Any) -> Hashable:
 
 
 def is_a(value: Any, kind: Any) -> bool:
-    """Like ``isinstance``, but without reading the object's ``__class__``, which may run code."""
+    """Like ``isinstance``, but does not read the object's ``__class__``, which may run code."""
     return issubclass(type(value), kind)
 
 

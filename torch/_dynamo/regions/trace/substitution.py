@@ -242,7 +242,7 @@ class GuardActions:
         self._stamped = STAMPED.of(tx.output)
         # Dynamo's cache of lookups in classes: (id of the value found, name) -> source
         self._in_classes = tx.output.mro_source_cache
-        # Dynamo's set of guarded absences: (id of a class, name of no attribute of it)
+        # Dynamo's set of guarded absences: (id of a class, name that it must not have)
         self._absent = tx.output.guarded_mro_absent_keys
 
     def __call__(self, source: Source) -> GuardAction:
