@@ -1,7 +1,7 @@
 """Overlay of torch._guards: the cache of traced regions.
 
-Entries are found by bucket (function and fingerprint of the arguments), then by their condition.
-A function keeps at most ``max_reuse_entries`` of them; one more evicts the least recently used.
+A lookup finds entries by bucket (function and fingerprint of the arguments), then checks their condition. A function
+keeps at most ``max_reuse_entries`` of them; one more evicts the least recently used.
 """
 
 from __future__ import annotations
@@ -29,87 +29,87 @@ log = logging.getLogger(__name__)
 @replaces
 @dataclass(eq=False)
 class InvokeSubgraphReuseCondition:
-    """When a traced call may stand for another one whose arguments have the same fingerprint.
+    """When a traced call may be reused for another call whose arguments have the same fingerprint.
 
-    Every field is about sources behind an argument; they are transported to the other call's arguments.
+    Every field concerns sources behind an argument; source substitution replaces them by those of the other call.
     """
 
-    # Sources of each leaf of the arguments: what transport rewrites.
+    # Sources of each leaf of the arguments: what source substitution replaces.
     leaf_sources: list[tuple[Any, ...]]
-    # All sources behind an argument that tracing looked at, in the order in which it read them. Their objects go one to
-    # one to those of another call: without that, a body that was traced for two weights would be reused for tied ones.
+    # All sources behind an argument that tracing read, in order of reading. Their objects must correspond one to one to
+    # those of the other call: without that, a body that was traced for two weights would be reused for tied ones.
     sources: list[Any]
-    # What the guards at these sources say, and how they are made again. Without them a body would be reused for another
-    # attribute, type or constant than it was traced with.
+    # What the guards at these sources check, and how to make them for another call. Without them, a body would be
+    # reused for an attribute, type or constant other than the traced one.
     facts: list[Any]
     # Sources at which the frame had made all guards before the call, and that the call did not ask for. Without them, a
-    # reuse would guard what the frame has read of one layer only in each layer.
+    # reuse would guard in each layer what the frame has read of one layer only.
     found_there: set[Any]
-    # (source, own attributes, hooks...): what no guard says of an object. Without it, a hook or an attribute
-    # that shadows one of the class would be overlooked.
+    # (source, own attributes, hooks...): state of an object that no guard checks. Without it, a hook, or an attribute
+    # that shadows one of the class, would be overlooked.
     states: list[tuple[Any, Hashable]]
-    # id -> source of the objects that were read, or are known, at a source that no argument leads to, and are the same
-    # in every call. Without them, a body that was traced for two objects would be reused where an argument leads to the
+    # id -> source of the objects that were read, or are known, at a source behind no argument, and are the same in
+    # every call. Without them, a body that was traced for two objects would be reused where an argument leads to the
     # other one.
     unmoved: dict[int, Any]
-    # id -> source by which Dynamo tracks the object. Without it, a reuse would not know which objects are known to the
-    # frame afterwards, and by which of their sources.
+    # id -> source by which Dynamo tracks the object. Without it, the frame would not know, after a reuse, which objects
+    # the call read, and by which of their sources.
     tracked: dict[int, Any]
-    # Sources at which an object stands that was read at another source too. Without them, a body that was traced for an
-    # argument that is also behind another one would be reused for one that the frame computes.
+    # Sources whose object was also read at another source. Without them, a body that was traced for an argument that is
+    # also behind another one would be reused for an argument that the frame computes.
     ties: set[Any]
-    # (source, class, metadata...): tensors that were looked at, operands or not. Without them, a body would be reused
-    # for a tensor of another shape that only a branch asked for.
+    # (source, class, metadata...): tensors that tracing read, operands or not. Without them, a body would be reused for
+    # a tensor of another shape that only a branch depends on.
     tensors: list[tuple[Any, Hashable]]
     # (tracker, state): tensors that are the same in every call. Without them, a body would be reused although the frame
     # has made one of them require grad.
     unmoved_tensors: list[tuple[Any, Hashable]]
-    # (expression, key): what the held constants were that tracing looked at. Without them, a branch on a number among
+    # (expression, key): values of the deferred constants that tracing read. Without them, a branch on a number among
     # the arguments would be taken as in the traced call.
     specialized: list[tuple[Any, Hashable]]
-    # Elements that were found by a held index, in the order in which they were found. Without them, each call would
-    # use the traced call's element.
+    # Elements that were found by a deferred index, in order. Without them, each call would use the traced call's
+    # element.
     paths: list[Any]
-    # source -> makers of the guards of numbers that were used as an index only, and of opaque objects that operators
-    # take whatever they are: guarded, but free to differ.
+    # source -> makers of guards, for numbers that were used as an index only and for opaque objects that operators take
+    # whatever their value. These are guarded, but may differ between calls.
     indices: dict[Any, list[Any]]
-    # Trackers of existing objects that the call read. Reuse is refused when the frame changes one: a guard is
-    # about the object as it was when the frame began.
+    # Trackers of existing objects that the call read. Reuse is refused if the frame has changed one, because a guard
+    # checks the object as it was when the frame began.
     read_objects: list[Any]
     # Sources of arguments that the call also reached by another path. Without them, a body that reads a global would be
-    # reused with what the argument is in another call in the place of that global.
+    # reused with another call's argument in place of that global.
     fixed: set[Any]
-    # Dicts whose order of keys is guarded. Without them, the program would not recompile when that of another call's
-    # dict changes, and guards of its keys could not be made.
+    # Dicts whose order of keys is guarded. Without them, the program would not recompile when the order in another
+    # call's dict changes, and guards on its keys could not be made.
     ordered: list[Any]
-    # The above, as it is checked; made when the first call asks for it.
+    # The check plan of the above; the first lookup makes it.
     checks: Any
 
 
 @replaces
 @dataclass(eq=False)
 class InvokeSubgraphReuseEntry:
-    """One traced variant of a region, and how to stamp out a call of it."""
+    """One traced variant of a region, and how to stamp a call of it."""
 
     # The traced call, whose operators become the body.
     call: Any
     condition: InvokeSubgraphReuseCondition
-    # Where each value that the body takes comes from, in the order of its operands.
+    # The origin of each operand of the body, in order.
     inputs: list[Any]
-    # Which of these are one value, and which share a storage.
+    # Which operands are the same value, and which share a storage.
     sharing: Hashable
-    # Which of the body's values the result is made of (indices), and how.
+    # Indices of the body's values that the result is made of, and the recipe that makes it.
     results: list[int]
     recipe: Any
-    # What the call changes outside of it, in order.
+    # The call's side effects, in order.
     effects: list[Any]
-    # Numbers of the operands in whose memory the body writes.
+    # Indices of the operands to whose memory the body writes.
     writes: list[int]
-    # The global state that it was traced under is in its bucket.
+    # The bucket includes the global state under which the call was traced.
     function: Any = None
     bucket: Hashable = None
     hits: int = field(default=0)
-    # The same entry for calls whose arguments have been looked at before, which have another fingerprint.
+    # The same entry under other fingerprints: of calls with arguments that the program has read before.
     others: list[InvokeSubgraphReuseEntry] = field(default_factory=list)
     main: InvokeSubgraphReuseEntry | None = None
 
@@ -118,11 +118,11 @@ class InvokeSubgraphReuseEntry:
 class InvokeSubgraphCache(HopSubgraphCache):
     """What is known of regions while one frame is compiled.
 
-    The first half is for the backend and keyed by a body's identifier; the second is Dynamo's, for reuse.
+    The backend uses the caches keyed by a body's identifier; Dynamo uses the buckets of entries for reuse.
     """
 
     def __init__(self) -> None:
-        # identifier -> what the autograd and the proxy dispatch made of the body
+        # identifier -> callables that the autograd key and the proxy mode made of the body
         self.autograd_cache: dict[str, Callable[..., Any]] = {}
         self.proxy_dispatch_cache: dict[str, Callable[..., Any]] = {}
         # body, metadata of its operands and state of the tracer -> its schema (see region_schema.py)
@@ -157,8 +157,8 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return self.proxy_dispatch_cache.get(identifier)
 
     def add_functionalize_schema_entry(self, key: object, schema: Any) -> None:
-        # Functionalization's own key has the types of the operands only: two calls with other strides would have one
-        # schema, though a reshape that is written to is the operand in one and a copy in the other.
+        # Functionalization's own key has only the types of the operands. Two calls with different strides would share a
+        # schema, although a reshape that is written to is a view of the operand in one call and a copy in the other.
         pass
 
     def get_functionalize_schema_entry(self, key: object) -> Any:
@@ -184,7 +184,7 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return self.effects_cache.get(identifier)
 
     def find(self, bucket: Hashable) -> list[InvokeSubgraphReuseEntry]:
-        """Entries of calls with such a fingerprint, latest use first."""
+        """Entries of calls with this fingerprint, latest use first."""
         return list(self.buckets.get(bucket, ()))
 
     def knows(self, function: Any) -> bool:
@@ -192,7 +192,7 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return bool(self.by_function.get(function))
 
     def add(self, entry: InvokeSubgraphReuseEntry, max_reuse_entries: int) -> None:
-        """Adds an entry; drops the least recently used one of its function when there are more than allowed."""
+        """Adds an entry; if its function has more than ``max_reuse_entries``, drops the least recently used."""
         own = self.by_function.setdefault(entry.function, OrderedDict())
         own[id(entry)] = entry
         for each in (entry, *entry.others):
@@ -210,7 +210,7 @@ class InvokeSubgraphCache(HopSubgraphCache):
             )
 
     def forget_calls(self) -> None:
-        """Drops all entries: the frame is traced, and no call comes after it."""
+        """Drops all entries, after the last call of the frame."""
         self.buckets.clear()
         self.by_function.clear()
 

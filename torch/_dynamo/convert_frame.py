@@ -1,6 +1,6 @@
-"""Overlay of torch._dynamo.convert_frame: whether a frame is compiled with regions, as far as is known when it begins.
+"""Overlay of torch._dynamo.convert_frame: decides, when a frame begins, whether it is compiled with regions.
 
-Under the flag, the compile has room for its calls; a marked region sees to that when it is called. What is exported has
+Under the flag, the compile gets more stack for its calls here; a marked region gets it when it is called. An export has
 the regions that the program marks, and no others.
 """
 
@@ -48,6 +48,6 @@ def compile_frame(
     how |= {"distributed_state": distributed_state, "package": package}
     if is_compiling():
         return run(*frame, **how)
-    # The frame is captured, by an exporter or to be compiled ahead of time.
+    # An exporter or an ahead-of-time compile captures the frame.
     with without_flag_in(export), compiling(config.use_graph_deduplication):
         return run(*frame, **how)

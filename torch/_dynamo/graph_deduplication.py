@@ -1,7 +1,7 @@
-"""The dedupe pass: outlines the repeated regions of a graph that its policy has for worth it.
+"""The dedupe pass: outlines the repeated regions of a graph that are worth it by its policy.
 
-What it takes to replace a region by a call is in regions/outline/outliner.py.  The sorts and the cycle check
-below are part of stock's module and stay for its callers; the pass has no need of them.
+regions/outline/outliner.py replaces a region by a call. The sorts and the cycle check below are part of stock's module
+and stay for its callers; the pass does not need them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
     except Exception:
         if config.graph_deduplication_lint:
             raise
-        # Nothing has been changed yet: the flat graph is right.
+        # Nothing has been changed yet, so the graph is flat and correct.
         log.warning("no regions were outlined: looking for them failed", exc_info=True)
         counters["graph_deduplication"]["failed"] += 1
         return
@@ -55,7 +55,7 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
         indices = used_outside(regions)
         body, _ = make_body(regions[0], indices, autocasts=tracker.autocasts_of(regions[0]))
         outliner.check(graph, regions, indices, body)
-        # A region that was called for has options of its own: None here.
+        # Regions that the program marks have options; those found by search have None.
         whole = ((group.meaning, id(None)), tuple(indices), depth)
         name = outliner.names.get(whole) or outliner.install(whole, body, tracker.written_inputs(regions[0]))
         outliner.replace(graph, regions, indices, name)
@@ -74,10 +74,10 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
 
 
 def _sorted_behind(nodes: Iterable[Node], blockers: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """``nodes`` in their order, but each behind all its blockers.
+    """``nodes`` in their order, but each after all its blockers.
 
-    A node that has to wait comes right after the last blocker it waited for.  A node that is on
-    a cycle is left out.  Linear in nodes and blockers, if the order was nearly right.
+    A node that has to wait comes right after the last blocker it waited for. A node on a cycle is left out. Linear in
+    nodes and blockers if the order is nearly right.
     """
     placed: set[Node] = set()
     order: list[Node] = []
@@ -113,7 +113,7 @@ def _rearrange(order: list[Node]) -> None:
 def _stable_topological_sort(graph: torch.fx.Graph, node_to_additional_deps: ExtraDeps) -> None:
     """Sorts a graph so that operands and additional dependencies come first; outputs stay last.
 
-    Raises AssertionError when there is a cycle; the graph is unchanged then.
+    Raises AssertionError if the dependencies form a cycle; the graph is unchanged then.
     """
     body = [n for n in graph.nodes if n.op != "output"]
     order = _sorted_behind(body, _operands(node_to_additional_deps))
@@ -123,9 +123,9 @@ def _stable_topological_sort(graph: torch.fx.Graph, node_to_additional_deps: Ext
 
 
 def _stable_topological_sort_region(graph: torch.fx.Graph, region: OrderedSet[Node]) -> None:
-    """Sorts the nodes of ``region`` among themselves; operands outside it count as done.
+    """Sorts the nodes of ``region`` among themselves, ignoring operands from outside.
 
-    Raises AssertionError when there is a cycle.
+    Raises AssertionError if the dependencies form a cycle.
     """
     order = _sorted_behind(region, lambda node: [o for o in node._input_nodes if o in region])
     if len(order) != len(region):

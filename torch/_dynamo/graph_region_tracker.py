@@ -1,18 +1,17 @@
-"""Which regions of a graph are identical, and which of these graph_deduplication is to outline.
+"""Finds which regions of a graph are identical, and which of these graph_deduplication is to outline.
 
-While Dynamo traces, ``track_node`` notes under which global state each operator is recorded and
-``track_node_mutations`` which operands it wrote.
+While Dynamo traces, ``track_node`` notes the global state under which each operator is recorded, and
+``track_node_mutations`` the operands that it wrote.
 
-``get_identical_regions`` answers what is identical, by stock's contract: Note [Identical regions] in
-regions/outline/identical.py.  ``find_groups`` answers what the dedupe pass is to outline, in these
-steps, each in a module of its own:
+``get_identical_regions`` returns identical regions by stock's contract: Note [Identical regions] in
+regions/outline/identical.py. ``find_groups`` returns the regions that the dedupe pass is to outline. Each of its steps
+is in a module of its own:
 
 1. classify   which nodes may be in a region                     regions/outline/legality.py
 2. identify   equal keys for nodes that mean the same            regions/keys.py
 3. match      repeated runs of keys in program order             regions/outline/repeats.py
-4. fit        equal wiring; nothing crosses the boundary that
-              may not                                            regions/outline/fit.py, graph_view.py
-5. judge      best extent and rotation; what pays                regions/outline/find.py, policy.py
+4. fit        equal wiring, and no boundary rule broken          regions/outline/fit.py, graph_view.py
+5. judge      best extent and rotation, and what pays            regions/outline/find.py, policy.py
 
 A region is a run of consecutive operators, see Note [Regions are intervals of program order].
 """
@@ -63,7 +62,7 @@ graph_expansion_log = torch._logging.getArtifactLogger(__name__, "graph_region_e
 
 
 def get_global_state_key() -> GlobalStateKey:
-    """Global state that decides what an operator does, at this moment, as a hashable value."""
+    """The present global state that affects what an operator does, as a hashable value."""
     return global_state_key()
 
 
@@ -76,18 +75,18 @@ class Stats:
     rounds: int = 0
     groups: int = 0
     regions: int = 0
-    outlined: int = 0  # operators that are in a region
+    outlined: int = 0  # operators in regions
 
 
 class Group(NamedTuple):
-    """Identical regions, and what they mean."""
+    """Identical regions, and their meaning."""
 
     regions: list[Region]
     meaning: Hashable
 
 
 def meaning(view: GraphView, sequence: list[int], start: int, length: int) -> Hashable:
-    """What a run of nodes is: equal for two runs, in any graphs numbered alike, iff one body serves both."""
+    """Equal for two runs, in any graphs with the same ``numbers``, iff one body serves both."""
     end = start + length
     return tuple(sequence[start:end]), view.signature(start, end)
 
@@ -98,29 +97,29 @@ class GraphRegionTracker:
     def __init__(self) -> None:
         # node -> number of the global state under which it was recorded.
         self._state_of_node: dict[Node, int] = {}
-        # node -> code and offset of the instruction of the program that recorded it.
+        # node -> code and offset of the program's instruction that recorded it.
         self._instruction_of_node: dict[Node, tuple[types.CodeType, int | None]] = {}
-        # global state -> its number; a frame sees few different ones.
+        # global state -> its number. A frame has few different states.
         self._state_numbers: dict[GlobalStateKey, int] = {}
-        # The global state that the frame began with, and the kernels of attention that it allows.
+        # The global state in which the frame began, and the attention kernels that it enables.
         self._began_with = global_state_key()
         self._attention_kernels = frozenset(kernel.name for kernel in torch.nn.attention._cur_sdpa_kernel_backends())
-        # Whether regions may have switches of global state in them, and be where the program has entered autocast.
+        # Whether a region may hold switches of global state, and may lie where the program has entered autocast.
         self.switches = True
-        # node -> which of its operands (indices in its flattened args and kwargs, nodes only)
-        # changed when it was run on fake tensors.
+        # node -> indices of the operands (nodes in its flattened args and kwargs) that changed when it was run on fake
+        # tensors.
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
-        # The graph to whose inputs a region may write, if any: Note [A region may write to an input].
+        # The graph whose inputs a region may write to, if any: Note [A region may write to an input].
         self.open_graph: torch.fx.Graph | None = None
         self.began_with_grad = torch.is_grad_enabled()
-        # Graphs that operators of the frame run: Note [An operator that runs its bodies].
+        # Bodies that operators of the frame run: Note [An operator that runs its bodies].
         self.bodies = self.bodies_in({})
         self.stats = Stats()
 
     def track_node(self, tx: InstructionTranslatorBase, node: Node) -> None:
-        """Notes the instruction and the global state that ``node`` is recorded by.  Its value need not be known yet."""
+        """Notes the instruction that records ``node`` and the global state. Its value need not be known yet."""
         if node not in self._state_of_node:
-            # An input is there before anything is computed.
+            # An input exists before anything is computed.
             state = self._began_with if node.op == "placeholder" else global_state_key()
             self._state_of_node[node] = self._state_numbers.setdefault(state, len(self._state_numbers))
             self._instruction_of_node[node] = tx.f_code, tx.instruction_pointer
@@ -131,10 +130,10 @@ class GraphRegionTracker:
         flat_args_kwargs: list[Any],
         id_to_initial_version: dict[int, int],
     ) -> None:
-        """Notes the operands whose version counter moved when ``node`` was run.
+        """Notes the operands whose version counter changed when ``node`` was run.
 
-        ``flat_args_kwargs``: values of the operand nodes, flat; ``id_to_initial_version``: id of
-        such a value -> its version before the run.
+        ``flat_args_kwargs``: values of the operand nodes, flat; ``id_to_initial_version``: id of such a value -> its
+        version before the run.
         """
         for index, value in enumerate(flat_args_kwargs):
             before = id_to_initial_version.get(id(value))
@@ -146,7 +145,7 @@ class GraphRegionTracker:
         self.node_to_mutated_arg_positions.setdefault(node, OrderedSet()).add(arg_pos)
 
     def copy_track(self, node: Node, copy: Node) -> None:
-        """Notes of ``copy``, which stands for ``node`` in a body, what is noted of ``node``."""
+        """Copies what is noted of ``node`` to ``copy``, its counterpart in a body."""
         if node in self._state_of_node:
             self._state_of_node[copy] = self._state_of_node[node]
         if node in self._instruction_of_node:
@@ -155,7 +154,7 @@ class GraphRegionTracker:
             self.node_to_mutated_arg_positions[copy] = self.node_to_mutated_arg_positions[node]
 
     def written_operands(self, node: Node) -> list[Node]:
-        """Operands that ``node`` writes to, by what it is and by what its run on fake tensors did."""
+        """Operands that ``node`` writes to, as its operator implies or its run on fake tensors showed."""
         written = written_operands(node)
         if indices := self.node_to_mutated_arg_positions.get(node):
             operands: list[Node] = []
@@ -164,16 +163,16 @@ class GraphRegionTracker:
         return written
 
     def written_inputs(self, region: Region) -> list[int]:
-        """Indices, among the values that ``region`` takes from outside, of those that it writes to."""
+        """Indices of the operands of ``region`` that it writes to."""
         written = {s for node in region for operand in self.written_operands(node) for s in node_storages(operand)}
         return [k for k, operand in enumerate(inputs_of(region)) if written.intersection(node_storages(operand))]
 
     def bodies_in(self, modules: Mapping[str, Any]) -> Bodies:
-        """The bodies of operators, by the names of ``modules``."""
+        """The ``Bodies`` of operators that run a body named in ``modules``."""
         return Bodies(modules, self.view, self._states, self._state_of_node.get)
 
     def view(self, graph: torch.fx.Graph, wanted: Iterable[Node] = (), closed: Iterable[Node] = ()) -> GraphView:
-        """``graph`` as it now is."""
+        """A ``GraphView`` of ``graph`` in its present state."""
         kernels = self._attention_kernels if self.switches else None
         return GraphView(
             graph,
@@ -186,16 +185,16 @@ class GraphRegionTracker:
         )
 
     def autocasts_of(self, region: Region) -> list[tuple[Any, ...]]:
-        """What a body of ``region`` enters: Note [A body enters the autocast of its calls]."""
+        """The autocasts that a body of ``region`` enters: Note [A body enters the autocast of its calls]."""
         return autocasts_of(region[0], autocasts_in(self._began_with)) if self.switches else []
 
     def get_identical_regions(self, graph: torch.fx.Graph) -> list[list[Region]]:
-        """Groups of identical regions of ``graph``, however small, those that stand latest first.
+        """Groups of identical regions of ``graph``, however small; those latest in the graph come first.
 
-        Every group has two regions or more, of two nodes or more; the k-th nodes of the regions of a
-        group correspond: the same instruction of the program recorded them under the same global state, on
-        operands of the same metadata.  A region is in program order; no node is in two.  Nodes of ``graph``
-        that were never tracked are in none.  Whether a region may be outlined, or is worth it, is not asked here.
+        Every group has two regions or more, of two nodes or more. The k-th nodes of the regions of a group correspond:
+        the same instruction of the program recorded them under the same global state, on operands of the same metadata.
+        A region is in program order, and no node is in two regions. Nodes of ``graph`` that were never tracked are in
+        none. Whether a region may be outlined, or is worth it, is not considered.
         """
         view = self.view(graph)
         unknown = {i: IllegalReason.UNKNOWN_TARGET for i, n in enumerate(view.nodes) if n not in self._state_of_node}
@@ -205,7 +204,7 @@ class GraphRegionTracker:
 
     @property
     def node_to_duplicates(self) -> dict[Node, list[Node]]:
-        """Each tracked node -> all that are identical to it, and itself, in the order in which they were tracked."""
+        """Each tracked node -> all nodes identical to it, itself included, in the order in which they were tracked."""
         identity = NodeIdentity(self.bodies.key)
         alike: dict[Hashable, list[Node]] = defaultdict(list)
         found: dict[Node, list[Node]] = {}
@@ -220,10 +219,10 @@ class GraphRegionTracker:
     def find_groups(
         self, graph: torch.fx.Graph, numbers: dict[Hashable, int], policy: OutliningPolicy = IN_GRAPH
     ) -> list[Group]:
-        """Groups of identical regions that may be outlined, and that ``policy`` has for worth it, with what they mean.
+        """Groups of identical regions that may be outlined and are worth it by ``policy``, with their meaning.
 
-        Where ``policy`` judges, regions are identical whichever instructions of the program recorded them, and the
-        largest saving comes first; else they are ``get_identical_regions``.  ``numbers`` as for ``sequence``.
+        If ``policy`` judges, the instructions that recorded the nodes do not matter, and the largest saving comes
+        first. Otherwise the groups are those of ``get_identical_regions``. ``numbers``: as for ``sequence``.
         """
         self.stats = Stats()
         view = self.view(graph)
@@ -255,10 +254,10 @@ class GraphRegionTracker:
     def sequence(
         self, view: GraphView, numbers: dict[Hashable, int], wanted: Container[int] | None = None
     ) -> list[int]:
-        """One integer a node: that of its key, or a negative one of its own when it may not be in a region.
+        """One integer for each node: that of its key, or a unique negative one if it may not be in a region.
 
         ``numbers``: key -> its integer, extended here; share it to compare the nodes of several graphs.
-        ``wanted``: positions of the nodes that matter, all when None; the others count as illegal.
+        ``wanted``: positions of the nodes that matter, all if None; the others count as illegal.
         """
         return self._numbered(view, numbers, illegal_nodes(view, self._states(), self.bodies.illegal), wanted)
 
@@ -292,7 +291,7 @@ class GraphRegionTracker:
             reason = illegal.get(i)
             if reason is None and (wanted is None or i in wanted):
                 try:
-                    # The pop of a vmap is recorded without being tracked; it has no state.
+                    # Dynamo records the pop of a vmap without tracking it, so it has no state.
                     key = identity.key(node, self._state_of_node.get(node))
                     sequence.append(numbers.setdefault(key, len(numbers)))
                     continue
@@ -306,7 +305,7 @@ class GraphRegionTracker:
         return sequence
 
     def _by_instruction(self, view: GraphView, sequence: list[int], numbers: dict[Hashable, int]) -> list[int]:
-        """``sequence`` with other integers for nodes that other instructions of the program recorded."""
+        """``sequence``, with different integers for nodes that different instructions of the program recorded."""
         return [
             number if number < 0 else numbers.setdefault((number, self._instruction_of_node.get(node)), len(numbers))
             for number, node in zip(sequence, view.nodes, strict=True)

@@ -1,4 +1,4 @@
-"""Overlay of torch._dynamo.output_graph: at the end of a frame, regions are cut out of its graph."""
+"""Overlay of torch._dynamo.output_graph: at the end of a frame, cuts regions out of its graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_regions.overlay import replaces, stock
 @replaces("OutputGraph.subtracer")
 @contextlib.contextmanager
 def subtracer(self: Any, source_target: Any, prior_tracer: Any, description: str | None = None) -> Iterator[Any]:
-    """A tracer for the body of an operator.  Of the calls of regions around it, what the body reads is read too."""
+    """A tracer for the body of an operator. What the body reads is also read by the region calls around it."""
     plain = stock("torch._dynamo.output_graph:OutputGraph.subtracer")
     with plain(self, source_target, prior_tracer, description) as tracer:
         try:
@@ -33,7 +33,7 @@ def subtracer(self: Any, source_target: Any, prior_tracer: Any, description: str
 
 @replaces("OutputGraph.dedup_pass")
 def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
-    """Outlines the regions that the program calls, then, under the flag, what repeats."""
+    """Outlines the regions that the program calls and then, under the flag, those that repeat."""
     frame, tracker = FRAME.of(self), self.region_tracker
     outliner = Outliner(tracker, self.install_subgraph, frame.inside)
     if not (tracker.began_with_grad or self.export):
@@ -48,10 +48,10 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
 
 @replaces("OutputGraph.cleanup")
 def cleanup(self: Any) -> None:
-    """Lets go of what the calls of regions kept of the program's objects, with all else that tracing kept.
+    """Releases the program's objects that region calls kept, together with stock's own cleanup.
 
-    A weak reference of the program tells whether an object lives, and this graph is part of a cycle: without this,
-    objects would live until Python's next collection of garbage, or as long as a backward that is compiled later.
+    A weak reference of the program shows whether an object lives, and this graph is part of a reference cycle. Without
+    this, objects would live until Python's next garbage collection, or as long as a backward that is compiled later.
     """
     stock("torch._dynamo.output_graph:OutputGraph.cleanup")(self)
     vars(self).pop("region_states", None)

@@ -1,4 +1,4 @@
-"""Overlay of torch._dynamo.pgo: the history of numbers and sizes is that of the frame which would ask for them."""
+"""Overlay of torch._dynamo.pgo: the history of numbers and sizes is kept at the frame that flat tracing would use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Overlay of torch._dynamo.side_effects: the calls of regions hear of changes and of reads of what was changed."""
+"""Overlay of torch._dynamo.side_effects: reports changes, and reads of what was changed, to the recorders of region
+calls.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,6 @@ def load_attr(self: Any, item: Any, name: str, deleted_ok: bool = False, check: 
 def load_cell(self: Any, cellvar: Any) -> Any:
     found = stock("torch._dynamo.side_effects:SideEffects.load_cell")(self, cellvar)
     for recorder in _observers(self):
-        # Dynamo knows the contents without asking for their source again.
+        # Dynamo knows the contents and does not read their source again.
         recorder.loaded.append(found)
     return found

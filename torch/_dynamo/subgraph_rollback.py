@@ -1,12 +1,12 @@
-"""Takes back what a body that could not be traced did to the record of side effects.
+"""Undoes what a body that could not be traced did to the record of side effects.
 
 Note [A body that could not be traced]
-Dynamo usually throws the whole trace away then, but a caller may catch the exception and go on (autograd.Function
-traces a backward a second time). What the body did to the record of side effects is taken back: attributes, hooks, new
-objects. Facts stay: a realized tracker of an existing object, or an input of the outer graph, may already be in use.
-The contents of a list or dict that the body changed are in its tracker, not in the record, and stay changed; without
-side effects being allowed no such change gets that far. An exception of the user's own is none of this. It happened in
-the program, and so did what came before it.
+Dynamo usually discards the whole trace then, but a caller may catch the exception and continue (autograd.Function
+traces a backward a second time). So the body's changes to the record of side effects are undone: attributes, hooks, new
+objects. Facts stay, because a realized tracker of an existing object, or an input of the outer graph, may already be in
+use. The contents of a list or dict that the body changed are in its tracker, not in the record, and stay changed; where
+side effects are not allowed, no such change is made. For an exception that the user's code raises, nothing is undone:
+the exception, and the changes before it, happened in the program.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of a container, and of the containers in a dict; anything else is itself."""
+    """A copy of a container and, for a dict, of the containers in it; anything else is returned as it is."""
     if isinstance(value, dict):
         return {k: _copied(v) for k, v in value.items()}
     return type(value)(value) if isinstance(value, (list, set, OrderedSet)) else value
 
 
 class _Record:
-    """The record of side effects as it was, to be put back in place. See Note [A body that could not be traced]"""
+    """The record of side effects at one time, to be restored in place. See Note [A body that could not be traced]"""
 
     def __init__(self, side_effects: SideEffects) -> None:
         self.side_effects = side_effects

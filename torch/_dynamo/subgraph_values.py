@@ -1,4 +1,4 @@
-"""The graph values that a subgraph's return value holds: which of them become its outputs.
+"""The graph values in a subgraph's return value, and which of them become its outputs.
 
 See Note [Wrap semantics] and Note [Operators that count positions] in variables/higher_order_ops.py.
 """
@@ -39,18 +39,18 @@ class GraphOutputs(tuple[VariableTracker, ...]):
 
 
 def trackers_in(value: VariableTracker, side_effects: SideEffects) -> list[VariableTracker]:
-    """The trackers of graph values that a value holds, in the order of a walk, each once."""
+    """The trackers of graph values in ``value``, in the order of a walk, each once."""
     found: list[VariableTracker] = []
     seen: dict[int, Any] = {}
 
     def visit(vt: VariableTracker) -> None:
-        # The type is asked directly: isinstance would realize it.
+        # ``isinstance`` would realize the tracker, so this checks its type.
         if issubclass(type(vt), LazyVariableTracker):
             return
         if isinstance(vt, IN_A_GRAPH):
             found.append(vt)
         elif isinstance(vt, (ConstDictVariable, BaseSetVariable)):
-            for key in vt.items:  # the walk itself passes keys over
+            for key in vt.items:  # the walk itself skips keys
                 VariableTracker.visit(visit, key.vt, seen, side_effects)
 
     VariableTracker.visit(visit, value, seen, side_effects)
@@ -67,7 +67,10 @@ def made_outside(proxy: Proxy, subtracer: SubgraphTracer) -> bool:
 
 
 def one_tracker_per_position(output: VariableTracker, subtracer: SubgraphTracer) -> VariableTracker:
-    """The value with a tracker of its own for each tensor that is repeated, or made outside. See the note there."""
+    """``output``, with a new tracker for each tensor that is repeated or made outside.
+
+    See Note [Operators that count positions].
+    """
     seen: set[VariableTracker] = set()
 
     def own(item: VariableTracker) -> VariableTracker:

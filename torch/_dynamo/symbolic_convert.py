@@ -1,6 +1,6 @@
-"""Overlay of torch._dynamo.symbolic_convert: attributes and texts of what a region's call holds back.
+"""Overlay of torch._dynamo.symbolic_convert: attributes and formatted text of deferred values.
 
-From 2.15 on: before, Dynamo comes to both by calls of builtin functions (variables/builtin.py).
+These hooks act from 2.15 on; before, Dynamo handles both as calls of builtin functions (variables/builtin.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch_regions.overlay import replaces, stock
 
 
 def _deferred(tx: Any, fn: Any, *args: Any) -> Any:
-    """What a call of ``fn`` makes of deferred values; None where it is computed as usual."""
+    """The result of calling ``fn`` on deferred values; None if Dynamo computes it as usual."""
     recorders = RECORDERS.of(tx.output)
     return recorders[-1].deferred.apply(tx, fn, list(args)) if recorders else None
 

@@ -16,6 +16,6 @@ def get_torch_obj_rule_map() -> dict[Any, Any]:
     from torch._dynamo.variables.functions import UserFunctionVariable
 
     rules = dict(stock("torch._dynamo.trace_rules:get_torch_obj_rule_map")())
-    # Stock skips the file that it is in. What it calls is ours and can be traced.
+    # Stock skips the file that defines this function. Our implementation can be traced.
     rules[torch.compiler.nested_compile_region] = UserFunctionVariable
     return rules

@@ -1,7 +1,7 @@
-"""Overlay of torch._functorch.compile_utils: the code of a backward with calls of regions is not written for each move.
+"""Overlay of torch._functorch.compile_utils: does not regenerate a backward's code after each move.
 
-Of a repeated block, each call has a dozen operands and as many results, and the graph around the calls has hardly
-anything else. The partitioner writes the backward's Python code each time that it has moved a node.
+Each call of a region has a dozen operands and as many results, and the graph around the calls has little else. The
+partitioner regenerates the backward's Python code each time that it moves a node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch_regions.overlay import replaces, stock
 
 @replaces
 def raise_getitems(gm: GraphModule) -> GraphModule:
-    # The forward is lazy already; the backward was, before it was reordered. Of a lazy module no code is written before
+    # The forward is lazy already; the backward was lazy until it was reordered. A lazy module generates code only when
     # it runs.
     if _lazy_graph_module._use_lazy_graph_module_flag and type(gm).__mro__[1] is GraphModule and has_calls(gm.graph):
         lazy = _lazy_graph_module._LazyGraphModule.from_graphmodule(gm)

@@ -1,4 +1,4 @@
-"""Overlay of torch._functorch.partitioners: values at the boundary of a region are not given to the min-cut solver."""
+"""Overlay of torch._functorch.partitioners: gives the min-cut solver no values whose saving is certain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def solve_min_cut(
     from torch._functorch._aot_autograd.region_cuts import Settled
 
     solve = stock("torch._functorch.partitioners:solve_min_cut")
-    # Under other options a call may be run again in the backward, and a view is not saved.
+    # Under other options the backward may run a call again, and views are not saved.
     usual = min_cut_options.ban_if_not_in_allowlist and not dont_ban and not config.recompute_views
     calls = joint_graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
     if not usual or not calls or AOT_PARTITIONER_DEBUG:

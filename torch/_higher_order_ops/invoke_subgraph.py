@@ -1,10 +1,10 @@
-"""Overlay of torch._higher_order_ops.invoke_subgraph: the mark of a region, and what a region is at run time.
+"""Overlay of torch._higher_order_ops.invoke_subgraph: the mark of a region, and a region at run time.
 
 Note [A region at run time is its body]
-The operator exists for tracers: functionalization, fake tensors, proxies. When none of them looks on (the graph runs
-under the plain `eager` backend, or any backend that executes it as it is), dispatching the call leads stock to an
-autograd.Function which wants to trace a joint graph in its backward, and fails there for want of a fake mode. Running
-the body in place of the call is what the program without regions does: gradients, double backward, hooks, saved
+The operator exists for tracers: functionalization, fake tensors, proxies. Without a tracer (the graph runs under the
+plain `eager` backend, or any backend that executes it as it is), stock's dispatch of the call leads to an
+autograd.Function, which tries to trace a joint graph in its backward and fails because there is no fake mode. Running
+the body instead of the call does what the program without regions does: gradients, double backward, hooks, saved
 tensors, random numbers, `requires_grad` of each output and the user's own modes are those of its operators.
 """
 
@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch_regions.overlay import replaces, stock
 
 
-# Classes of operands that no tracer has a hand in.
+# Classes of operands that belong to no tracer.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, type(None)})
 
 
@@ -44,7 +44,7 @@ def _tracer_looks_on(subgraph: Any, operands: tuple[Any, ...]) -> bool:
         and _PLAIN.issuperset(map(type, operands))
         and not isinstance(subgraph, FunctionalizeCtxWrapper)
     ):
-        return get_proxy_mode() is not None  # what follows looks at each operand, in each call of each layer
+        return get_proxy_mode() is not None  # the checks below cost time for each operand of each call
     from torch._guards import detect_fake_mode
 
     if isinstance(subgraph, FunctionalizeCtxWrapper) or detect_fake_mode(operands) is not None:
@@ -54,14 +54,14 @@ def _tracer_looks_on(subgraph: Any, operands: tuple[Any, ...]) -> bool:
     functional = torch._C._TorchDispatchModeKey.FUNCTIONAL
     if get_proxy_mode() is not None or torch._C._get_dispatch_mode(functional) is not None:
         return True
-    # DebugMode has a record of its own for a call; only autograd takes a call away from it.
+    # DebugMode records a call itself, unless autograd handles the call first.
     return not torch.is_grad_enabled() and any(isinstance(m, DebugMode) for m in _get_current_dispatch_mode_stack())
 
 
 @replaces("InvokeSubgraphHOP.__call__")
 def __call__(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
     if not _PLAIN.issuperset(map(type, operands)) and any(isinstance(operand, Proxy) for operand in operands):
-        # fx traces the code of a graph that is unpickled. Stock's check refuses operands that are proxies.
+        # fx traces the code of an unpickled graph. Stock's check refuses operands that are proxies.
         return HigherOrderOperator.__call__(self, subgraph, identifier, *operands)
     # See Note [A region at run time is its body]
     if _tracer_looks_on(subgraph, operands):
@@ -77,7 +77,7 @@ def gen_schema(self: Any, subgraph: Any, identifier: str | None, *operands: Any)
     from torch._higher_order_ops.region_schema import remembered_schema
 
     generate = stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphHOP.gen_schema")
-    # The identifier is no part of the answer: a schema has the types of its arguments.
+    # The schema does not depend on the identifier: it has the types of its arguments.
     return remembered_schema(subgraph, operands, lambda: generate(self, subgraph, identifier, *operands))
 
 
@@ -98,8 +98,8 @@ def trace_joint_graph_as_bwd(
 def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
     from torch._higher_order_ops.region_metadata import known_results
 
-    # Before the mode looks for the metadata of all operands among those of earlier calls, and makes results one by one.
-    # Where it propagates real tensors, it computes what the call returns.
+    # This skips the mode's lookup, which hashes the metadata of all operands and makes results one by one. A mode that
+    # propagates real tensors computes what the call returns.
     known = None if mode.propagate_real_tensors else known_results(subgraph, operands, mode, aliases=True)
     if known is not None:
         return known
@@ -126,19 +126,20 @@ def mark_compile_region(
     max_reuse_entries: int = 8,
     reuse_hash_fn: Callable[..., int] | None = None,
 ) -> Any:
-    """Marks a callable as a region: torch.compile traces it once and reuses the body where that is right.
+    """Marks a callable as a region: torch.compile traces it once and reuses the body for other calls where that is
+    correct.
 
     ``fn`` may be a function, lambda, method, static or class method object, functools.partial, module or any other
-    callable.  Without ``fn``, returns a decorator.  The marked callable has the signature, name and docstring of
-    ``fn``; a static or class method stays one.  A generator function is left as it is, with a warning: its body runs
-    a piece at a time, between pieces of its caller.
+    callable. Without ``fn``, returns a decorator. The marked callable has the signature, name and docstring of ``fn``;
+    a static or class method stays one. A generator function is returned unmarked, with a warning, because its body runs
+    in pieces, between pieces of its caller.
 
-    Raises TypeError when ``fn`` is not callable.
+    Raises TypeError if ``fn`` is not callable.
     """
     if fn is None:
         return lambda later: mark_compile_region(later, options, max_reuse_entries, reuse_hash_fn)
     if torch.compiler.is_dynamo_compiling():
-        # Used in a compiled function: only what Dynamo can trace.
+        # Dynamo traces this branch, so it does only what Dynamo can trace.
         return _mark_while_tracing(fn)
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(mark_compile_region(fn.__func__, options, max_reuse_entries, reuse_hash_fn))
@@ -168,7 +169,7 @@ def _runs_piecemeal(fn: Any) -> bool:
 
 
 def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> Any:
-    # What a module or another object holds in its __dict__ is none of a function's business.
+    # Only a function's ``__dict__`` is copied; that of a module or another object is its own state.
     updated = ("__dict__",) if isinstance(fn, (types.FunctionType, types.MethodType)) else ()
 
     @functools.wraps(fn, updated=updated)
@@ -180,7 +181,8 @@ def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> 
     region.__code__ = _code_of_mark(fn, region.__code__)
     marked: Any = region
     marked.__marked_compile_region_fn__ = fn
-    # Dynamo finds these when it inlines the mark. They are the mark's, not the function's: another mark has its own.
+    # Dynamo reads these when it inlines the mark. They belong to the mark, not to the function: another mark has its
+    # own.
     marked.__marked_compile_region_config__ = options
     marked.__marked_compile_region_max_reuse_entries__ = max_reuse_entries
     marked.__marked_compile_region_reuse_hash_fn__ = reuse_hash_fn
@@ -188,10 +190,11 @@ def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> 
 
 
 def _code_of_mark(fn: Any, code: types.CodeType) -> types.CodeType:
-    """The code for a mark of ``fn``, where Dynamo does not inline the mark but meets it as a frame.
+    """The code object of a mark of ``fn``, for when Dynamo does not inline the mark but compiles it as a frame.
 
-    Marks must not share a code that is compiled: they would share its recompile limit and its history of dynamic sizes.
-    Where ``fn`` will be a frame of its own, the mark is none, so that behind a graph break all is as without it.
+    Marks must not share a code object that is compiled: they would share its recompile limit and its history of dynamic
+    sizes. If ``fn`` will be a frame of its own, Dynamo skips the mark's frame, so that the program after a graph break
+    compiles as without the mark.
     """
     function = getattr(fn, "__func__", fn)
     if not isinstance(function, types.FunctionType):

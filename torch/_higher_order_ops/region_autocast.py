@@ -1,16 +1,16 @@
-"""Autocast that the graph of a body enters for itself.
+"""Autocast that the graph of a body enters by itself.
 
-Of a body that Dynamo has cut out, this is the autocast of its calls: Note [A body enters the autocast of its calls] in
+For a body that Dynamo has cut out, this is the autocast of its calls: Note [A body enters the autocast of its calls] in
 torch/_dynamo/regions/outline/islands.py.
 
 Note [A joint body is traced under the backward's autocast]
-Stock traces the joint graph of a body, in the backward, under the dispatch keys of the forward call, and whether
-autocast is on is among these.  The gradients of a flat graph are computed under what the backward finds.  So here the
-keys of autocast are the backward's; the forward operators in the joint graph run under what the body enters.
+Stock traces the joint graph of a body, in the backward, under the dispatch keys of the forward call, which include
+those of autocast. The gradients of a flat graph are computed under the autocast that the backward finds. So here the
+autocast keys are the backward's; the forward operators in the joint graph run under the autocast that the body enters.
 
-Afterwards the joint graph has all casts in it.  It is called, and traced once more, where autocast may be on.  To cast
-again what an operator takes does nothing, but an operator that autocast leaves alone may be made of others that
-it casts.  So a joint graph that is traced under autocast turns it off for itself.
+The traced joint graph contains all casts. It is called, and traced once more, where autocast may be on. Casting an
+operand again changes nothing, but an operator that autocast leaves alone may be composed of operators whose operands it
+casts. So a joint graph that is traced under autocast turns it off for itself.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 
-# In the ``meta`` of the nodes by which a body enters and leaves autocast.
+# Key in the ``meta`` of the nodes by which a body enters and leaves autocast.
 _ENTERED = "region_enters_autocast"
-# In the ``meta`` of a body that was traced, and turns autocast off.
+# Key in the ``meta`` of a traced body that turns autocast off.
 WITHOUT_AUTOCAST = "region_without_autocast"
 
 
 def enter(body: Graph, autocasts: Sequence[tuple[Any, ...]]) -> list[Node]:
-    """Emits the calls by which ``body`` enters ``autocasts``, where it inserts."""
+    """Emits calls that enter ``autocasts``, where ``body`` inserts."""
     return [_noted(body.call_function(torch.amp._enter_autocast, arguments)) for arguments in autocasts]
 
 
 def leave(body: Graph, entered: list[Node]) -> None:
-    """Emits the calls by which ``body`` leaves what it has entered, where it inserts."""
+    """Emits calls that leave what ``body`` has entered, where it inserts."""
     for node in reversed(entered):
         _noted(body.call_function(torch.amp._exit_autocast, (node,)))
 
@@ -45,12 +45,14 @@ def _noted(node: Node) -> Node:
 
 
 def is_entered(node: Node) -> bool:
-    """Whether ``node`` is one of those by which a body enters and leaves autocast."""
+    """Whether ``node`` is a call by which a body enters or leaves autocast."""
     return _ENTERED in node.meta
 
 
 def strip(body: GraphModule) -> None:
-    """Takes out the calls by which ``body`` enters and leaves autocast: what it is put into has done so."""
+    """Removes the calls by which ``body`` enters and leaves autocast, because the graph it is inlined into has entered
+    it.
+    """
     nodes = [node for node in body.graph.nodes if is_entered(node)]
     for node in reversed(nodes):
         body.graph.erase_node(node)
@@ -63,7 +65,7 @@ def _devices() -> list[str]:
 
 
 def turn_off(body: GraphModule) -> None:
-    """Has a traced ``body`` turn off the autocast that is on: its casts are in its graph."""
+    """Makes a traced ``body`` turn off the autocast that is on, because its graph contains the casts."""
     devices = _devices()
     body.meta[WITHOUT_AUTOCAST] = True
     if not devices:
@@ -77,7 +79,7 @@ def turn_off(body: GraphModule) -> None:
 
 
 def with_autocast_of_thread(excluded: torch._C.DispatchKeySet) -> torch._C.DispatchKeySet:
-    """``excluded`` dispatch keys, but of those of autocast the ones that this thread excludes."""
+    """``excluded`` dispatch keys, with the autocast keys replaced by those that this thread excludes."""
     key, below = torch._C.DispatchKey, torch._C._dispatch_keyset_full_after
     autocast = below(key.FuncTorchBatched) - below(key.AutocastCPU)
     return (excluded - autocast) | (torch._C._dispatch_tls_local_exclude_set() & autocast)

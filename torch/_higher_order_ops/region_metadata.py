@@ -2,12 +2,12 @@
 
 Note [A body is run once to be traced]
 Stock runs a body on fake tensors each time that it needs to know what a call returns: to collect the metadata of the
-graph, and again after the body was traced. The answer is known before: Dynamo has noted it when it recorded the body,
-and the tracer when it traced it. It holds for operands with the same metadata, in a state of the thread that does not
-change what operators return. The results share no memory with the operands or each other: of a body that Dynamo has
-cut out, by construction (Note [What may cross the boundary] in graph_view.py); of a traced one, that
-is looked up. A forward that was partitioned also returns what is saved of its operands: in Inductor's passes its
-results are operands of the call, and views of them, where stock's cache of fake operators makes views fresh memory.
+graph, and again after the body was traced. The answer is already known: Dynamo notes it when it records the body, and
+the tracer when it traces the body. It holds for operands with the same metadata, in a state of the thread that does not
+change what operators return. The results share no memory with the operands or each other. For a body that Dynamo has
+cut out, this holds by construction (Note [What may cross the boundary] in graph_view.py); for a traced body it is
+checked. A partitioned forward also returns those of its operands that are saved. In Inductor's passes its results are
+then operands of the call or views of them, whereas stock's cache of fake operators would return views as fresh memory.
 
 With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, and must return what was known.
 """
@@ -28,13 +28,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch.fx import Graph, GraphModule, Node
 
 
-# In the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the indices of the
+# Key in the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the indices of the
 # operands that it writes to.
 OUTLINED = "region_outlined"
 
 
 def number(value: Any) -> Hashable:
-    """A size or stride, as what it is equal to: within one compile, equal expressions are one number."""
+    """A size or stride as a comparable value: within one compile, equal expressions are the same number."""
     return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
@@ -52,12 +52,12 @@ def outlined(body: Any) -> bool:
 
 
 def examples_of_results(body: GraphModule, name: str = "example_value") -> list[Any]:
-    """The examples that are noted under ``name`` at what a body returns; None for what is no tensor or size."""
+    """The metadata ``name`` of what a body returns; None for a constant, or for a node without it."""
     return [node.meta.get(name) if isinstance(node, Node) else None for node in nodes_of_results(body)]
 
 
 def nodes_of_results(body: GraphModule) -> tuple[Any, ...] | list[Any]:
-    """What a body returns: nodes, and constants among them."""
+    """What a body returns: nodes and constants."""
     (values,) = body.graph.output_node().args
     return values if isinstance(values, (tuple, list)) else (values,)
 
@@ -65,12 +65,13 @@ def nodes_of_results(body: GraphModule) -> tuple[Any, ...] | list[Any]:
 def known_results(
     subgraph: Any, operands: tuple[Any, ...], mode: FakeTensorMode | None = None, *, aliases: bool = False
 ) -> tuple[torch.Tensor | None, ...] | None:
-    """Fake tensors like those that ``subgraph`` returns for ``operands``; None where that is not known.
+    """Fake tensors like those that ``subgraph`` returns for ``operands``; None if that is not known.
 
-    Among them is None for what the body returns as None: the gradient of an operand that has none. They are fresh, and
-    share no memory; with ``aliases``, one may be an operand, or a view of one or of another result, as in the body.
+    A result is None if the body returns None: the gradient of an operand that has none. The tensors are fresh and share
+    no memory. With ``aliases``, a result may be an operand, or a view of an operand or of another result, as in the
+    body.
 
-    They are of ``mode``, or of the fake mode that this is called under.
+    They belong to ``mode``, or to the fake mode under which this is called.
     """
     body = body_of(subgraph)
     if not isinstance(body, GraphModule) or _state_matters(body, operands):
@@ -114,8 +115,8 @@ def _verify(subgraph: Any, operands: tuple[Any, ...], made: list[Any], mode: Fak
 
 
 def _state_matters(body: GraphModule, operands: tuple[Any, ...]) -> bool:
-    """Whether an operator may return another thing here than where the body was recorded."""
-    # A body that was cut out is called under the autocast that it was recorded under.
+    """Whether an operator may return a different result here than when the body was recorded."""
+    # A body that was cut out is called under the autocast under which it was recorded.
     if torch._C._is_any_autocast_enabled() and not (outlined(body) or WITHOUT_AUTOCAST in body.meta):
         return True
     above = not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
@@ -123,7 +124,7 @@ def _state_matters(body: GraphModule, operands: tuple[Any, ...]) -> bool:
 
 
 def looks(value: Any) -> Hashable:
-    """Metadata of a fake tensor, all that an operator can see of it; None of anything else."""
+    """All metadata of a fake tensor that an operator can observe; None for anything else."""
     if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
         return None
     shape: Any = value.shape
@@ -134,7 +135,7 @@ def looks(value: Any) -> Hashable:
         shape,
         stride,
         number(value.storage_offset()),
-        # Behind a view there is more memory than its sizes say.
+        # A view's storage is larger than its sizes say.
         _bytes(value),
         value.dtype,
         value.device,
@@ -145,7 +146,7 @@ def looks(value: Any) -> Hashable:
 
 def _bytes(value: torch.Tensor) -> Hashable:
     size = number(value.untyped_storage().nbytes())
-    return sympy.expand(size) if isinstance(size, sympy.Expr) else size  # a product, or a sum over the strides
+    return sympy.expand(size) if isinstance(size, sympy.Expr) else size  # equal sizes may be a product or a sum
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -158,7 +159,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def lifted_class(value: Any) -> type | None:
-    """The class of something that is declared to be no constant of a graph, whatever it is."""
+    """The class of an object that a graph takes as an input because of its class; None for anything else."""
     kind = type(value.real_obj) if type(value) is FakeScriptObject else type(value)
     return kind if should_hoist(kind) else None
 
@@ -168,7 +169,7 @@ def _storages(values: Iterable[Any]) -> list[int]:
 
 
 def _sharing(operands: Iterable[Any], results: Iterable[Any]) -> list[int]:
-    """For each tensor, the first one that has the same memory."""
+    """For each tensor, the index of the first one that has the same memory."""
     storages = _storages((*operands, *results))
     return list(map(storages.index, storages))
 
@@ -182,7 +183,7 @@ def _share_memory(inputs: list[Any], outputs: list[Any]) -> bool:
 def on_storage(mode: FakeTensorMode, like: FakeTensor, owner: torch.Tensor | None, offset: Any) -> FakeTensor:
     """A fake tensor with the metadata of ``like`` on the storage of ``owner``, or on a new one.
 
-    To be called where tensors of ``mode`` are meta tensors (``in_kernel_invocation_manager``).
+    Call this where tensors of ``mode`` are meta tensors (``in_kernel_invocation_manager``).
     """
     size, stride = like.size(), like.stride()
     meta = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
@@ -192,7 +193,7 @@ def on_storage(mode: FakeTensorMode, like: FakeTensor, owner: torch.Tensor | Non
 
 
 def _as_in_body(mode: FakeTensorMode, stands_for: dict[Node, Any], results: list[Node]) -> list[Any]:
-    """What a body returns as ``results`` where its inputs are what ``stands_for`` them; empty where it is not known."""
+    """The values of a body's ``results`` if its inputs are replaced by ``stands_for``; empty if they are not known."""
     inputs = [node.meta.get("val") for node in stands_for]
     owned = _storages(inputs)
     if (
@@ -201,7 +202,7 @@ def _as_in_body(mode: FakeTensorMode, stands_for: dict[Node, Any], results: list
         or not all(is_static(n.meta["val"]) for n in results)
     ):
         return []
-    # memory in the body -> a tensor that has the memory which that is in this call
+    # storage in the body -> a tensor on the corresponding storage in this call
     owners = {
         v.untyped_storage()._cdata: stands_for[n] for n, v in zip(stands_for, inputs) if isinstance(v, torch.Tensor)
     }
@@ -227,7 +228,7 @@ def _fresh(values: list[Any], given: FakeTensorMode | None) -> tuple[torch.Tenso
     if not isinstance(mode, FakeTensorMode) or mode.propagate_real_tensors or not all(map(is_static, values)):
         with given or contextlib.nullcontext():
             return tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values)
-    # What the mode would do for each, without asking it again what an empty tensor is.
+    # Does what the mode would do for each, without dispatching.
     with in_kernel_invocation_manager(mode):
         under = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta") for v in values]
     return tuple(plain_fake(mode, meta, v.device) for meta, v in zip(under, values))

@@ -1,15 +1,15 @@
-"""The schema of a region, once for all calls that cannot tell apart.
+"""The schema of a region, generated once for all calls that it cannot distinguish.
 
 Note [What a schema can depend on]
 Stock finds out which operands a region writes to by tracing its body, for each call: in the autograd dispatch and again
 in functionalization, which is half of the time that a marked training step takes to compile. The trace does not run on
-the operands but on tensors made after them (`torch._higher_order_ops.utils._from_fun`), so all that it can see of an
-operand is what those are made of. Two calls of one body that agree on that, and on the state of the thread that decides
-what an operator does while it is traced, have one schema. In particular, the trace cannot see whether operands share
-memory, nor at what offset they begin, so these are no part of the key.
+the operands but on tensors made from their metadata (`torch._higher_order_ops.utils._from_fun`), so it depends on
+nothing else of an operand. Two calls of one body have one schema if they agree on that metadata, and on the state of
+the thread that decides what an operator does while it is traced. In particular, the trace does not depend on whether
+operands share memory, nor on their storage offset, so these are not part of the key.
 
-Symbolic sizes are compared as expressions. Within one compile, and schemas are not kept any longer, an expression
-stands for one number; equal expressions take equal branches.
+Symbolic sizes are compared as expressions. A schema is kept for one compile only, and there an expression stands for
+one number; equal expressions take equal branches.
 """
 
 from __future__ import annotations
@@ -28,51 +28,52 @@ _AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
 
 def _operand(value: Any) -> Hashable:
-    """What the trace can see of an operand; None if that is not known."""
+    """What the trace can depend on of an operand; None if that is not known."""
     if value is None:
         return ("none",)
     if isinstance(value, torch.Tensor):
         if is_traceable_wrapper_subclass(value) or value.layout is not torch.strided:
             return None
         return (
-            # Without any of these, a body that branches on it has the schema of the other branch.
+            # Without any of these, a body that branches on it would get the schema of the other branch.
             tuple(map(number, value.shape)),
-            # A reshape that is written to is the operand, or, with other strides, a copy.
+            # A reshape that is written to is a view of the operand or, with other strides, a copy.
             tuple(map(number, value.stride())),
             value.dtype,
             value.device,
             value.requires_grad,
-            # Not for the trace, but the schema names the types of its arguments.
+            # The trace does not depend on it, but the schema names the types of its arguments.
             type(value),
         )
     if isinstance(value, (int, torch.SymInt)):
-        # A number is a constant in the trace, also when a body branches on it.
+        # A number is a constant in the trace, and a body may branch on it.
         return (type(value), number(value))
     return None  # generators, script objects: they have a state
 
 
 def _state() -> tuple[Hashable, Any]:
-    """What decides how an operator is traced, besides its arguments; and what to keep alive for it to mean that."""
+    """The state that decides how an operator is traced, and an object to keep alive while its id is in use."""
     from torch.fx.experimental.proxy_tensor import _CURRENT_MAKE_FX_TRACER
 
     table = _CURRENT_MAKE_FX_TRACER.decomposition_table if _CURRENT_MAKE_FX_TRACER is not None else None
     key = (
-        # An operator that is decomposed before autograd in one mode is not in the other.
+        # Some operators are decomposed before autograd in one mode, but not in the other.
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        # The trace runs under the caller's dispatch keys: with functionalization or autograd among them, other kernels.
+        # The trace runs under the caller's dispatch keys; with functionalization or autograd among them, other kernels
+        # run.
         torch._C._dispatch_tls_local_include_set().raw_repr(),
         torch._C._dispatch_tls_local_exclude_set().raw_repr(),
-        # Autocast puts copies between operands and operators.
+        # Autocast inserts copies between operands and operators.
         tuple((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _AUTOCAST),
-        # Which operators the tracer replaces by others.
+        # Which operators the tracer decomposes.
         id(table),
     )
     return key, table
 
 
 def _of_outlined(body: torch.fx.GraphModule, operands: tuple[Any, ...]) -> Any:
-    """The schema of a body that Dynamo has cut out: the types of what goes in and out, and what is written to."""
+    """The schema of a body that Dynamo has cut out: types of operands and results, and which operands are written."""
     schema = HopSchemaGenerator(torch.ops.higher_order.invoke_subgraph)
     schema.add_arg("subgraph", body)
     schema.add_arg("identifier", "")
@@ -84,7 +85,7 @@ def _of_outlined(body: torch.fx.GraphModule, operands: tuple[Any, ...]) -> Any:
 
 
 def remembered_schema(subgraph: Any, operands: tuple[Any, ...], generate: Callable[[], Any]) -> Any:
-    """The schema of a call, from an earlier call if one had the same; see Note [What a schema can depend on]."""
+    """The schema of a call, reused from an earlier call with the same key; see Note [What a schema can depend on]."""
     context, body = TracingContext.try_get(), body_of(subgraph)
     cache = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
     if cache is not None and outlined(body):
@@ -96,7 +97,7 @@ def remembered_schema(subgraph: Any, operands: tuple[Any, ...], generate: Callab
     if cache is None or not isinstance(body, torch.fx.GraphModule) or None in seen:
         return generate()
     state, keep_alive = _state()
-    # The body's graph, and its size: a pass may have put another one in its place, or changed it.
+    # The body's graph and its size, because a pass may have replaced or changed the graph.
     key = (body, body.graph, len(body.graph.nodes), type(subgraph), tuple(seen), state)
     if key not in cache.schemas:
         cache.schemas[key] = (generate(), keep_alive)

@@ -1,13 +1,13 @@
-"""What a call of a region adds to a graph that is being traced, when the body was traced before.
+"""Records a call of a region in a graph that is being traced, if the body was traced before.
 
 Note [A call is recorded from what is known of its body]
-For each call after the first, stock looks the traced body up, and then asks what the call returns as for any other
-operator: a dispatch to the fake mode, with the metadata of all operands hashed, then two detached copies of each
-result, each dispatched by itself, and a copy of each operand, for Inductor to know its strides in eager mode.  That is
-most of what a call costs where AOTAutograd traces, and all of it is known (``region_metadata.known_results``).  So the
-call, its results and their examples are made here in one go: results that are fresh tensors of static sizes, on
-operands that the body was traced for.  Of an operand, the example that was noted where it was made is noted again.
-Whatever else there is goes stock's way.
+For each call after the first, stock looks up the traced body, and then computes what the call returns as for any other
+operator: a dispatch to the fake mode, which hashes the metadata of all operands; two detached copies of each result,
+each with a dispatch; and a copy of each operand, which records its eager strides for Inductor. That is most of the cost
+of a call in AOTAutograd's tracing, and all of it is known (``region_metadata.known_results``). So this file makes the
+call, its results and their examples directly, if the results are fresh tensors of static sizes and the body was traced
+for the operands. The example of an operand is the one noted where the operand was made. Any other call is left to
+stock.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 def record_call(
     proxy_mode: ProxyTorchDispatchMode, subgraph: Any, identifier: Any, operands: tuple[Any, ...], call_id: int | None
 ) -> tuple[torch.Tensor | None, ...] | None:
-    """The results of a call that was put into the graph; None where nothing was done.
+    """The results of a call that was recorded in the graph; None if nothing was recorded.
 
-    ``call_id`` is what stock tells the calls of one body apart by, for its annotation.
+    ``call_id``: stock's annotation that distinguishes the calls of one body.
     """
     context = torch._guards.TracingContext.try_get()
     cache: Any = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
@@ -61,7 +61,7 @@ def _call(tracer: Any, body: GraphModule, identifier: Any, operands: tuple[Any, 
 
 
 def _noted(node: torch.fx.Node, value: FakeTensor) -> Any:
-    """What stock notes of an operand: a copy of it that later changes of its metadata leave as it is."""
+    """What stock notes of an operand: a copy that does not change if the operand's metadata does later."""
     val = node.meta.get("val")
     same = type(val) is FakeTensor and val.shape == value.shape and val.stride() == value.stride()
     return val if same else extract_val(value)
@@ -78,7 +78,7 @@ def _usual(tracer: Any, mode: Any, body: GraphModule, operands: tuple[Any, ...])
 
 
 def _annotate(node: torch.fx.Node, call_id: int | None, *bodies: Any) -> None:
-    """What the partitioner, and the compilers of single regions, look for at a call."""
+    """Adds what the partitioner, and the compilers of single regions, read at a call."""
     found = {}
     for body in bodies:
         if isinstance(body, GraphModule) and body.meta.get("nested_region_config") is not None:
@@ -91,7 +91,7 @@ def _annotate(node: torch.fx.Node, call_id: int | None, *bodies: Any) -> None:
 
 
 def _is_of(known: Any, example: torch.Tensor) -> bool:
-    """Whether ``known`` is the metadata of ``example``, and not of what the body returned before it was changed."""
+    """Whether ``known`` is the metadata of ``example``, and not of the body's result before it was changed."""
     if known is None:
         return False
     now = (example.shape, example.stride(), example.dtype, example.requires_grad)
@@ -99,8 +99,8 @@ def _is_of(known: Any, example: torch.Tensor) -> bool:
 
 
 def _track(tracer: Any, mode: FakeTensorMode, call: Any, results: Sequence[Any], made_of: Sequence[Any]) -> None:
-    """Notes the results of ``call``, with what is known of the values of the body that they are ``made_of``."""
-    # The examples share the memory of the results, and do not change when the metadata of those do.
+    """Notes the results of ``call``, with the metadata of the body's values ``made_of``."""
+    # The examples share the memory of the results, but do not change when the metadata of the results does.
     with no_python_dispatcher(), in_kernel_invocation_manager(mode):
         under = [None if result is None else torch.ops.aten.detach.default(result) for result in results]
     examples: list[torch.Tensor | None] = [None] * len(results)

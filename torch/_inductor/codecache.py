@@ -1,4 +1,4 @@
-"""Overlay of torch._inductor.codecache: an entry that cannot be read is told once, in a line."""
+"""Overlay of torch._inductor.codecache: an unreadable entry is reported once, in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch._inductor.codecache import log
 from torch_regions.overlay import replaces
 
 
-# Entries that could not be read, so that each is reported once.
+# Unreadable entries, each of which is reported once.
 _unreadable: set[str] = set()
 
 
@@ -22,11 +22,11 @@ _unreadable: set[str] = set()
 def iterate_over_candidates(
     cls: Any, local: bool, remote_cache: Any, key: str
 ) -> Generator[tuple[Any, bytes, bool], None, None]:
-    """Entries of a key with their bytes, and whether they are local. An unreadable entry is passed over."""
+    """Entries of a key with their bytes, and whether they are local. Unreadable entries are skipped."""
     folder = cls._get_tmp_dir_for_key(key)
     if local and os.path.isdir(folder):
         for name in sorted(os.listdir(folder)):
-            # Files that another process is writing begin with a dot.
+            # A file that another process is writing has a name with a leading dot.
             if name.startswith("."):
                 continue
             path = os.path.join(folder, name)
@@ -54,7 +54,7 @@ def iterate_over_candidates(
 
 
 def _entry(content: bytes) -> Any:
-    """The entry that was stored.  Raises if it is none."""
+    """The entry that was stored. Raises if ``content`` is not an entry."""
     entry = pickle.loads(content)
     if not hasattr(entry, "guards_expr"):
         raise TypeError(f"{type(entry).__name__} is no entry of a compile cache")

@@ -1,9 +1,9 @@
-"""Overlay of torch._inductor.compile_fx: no region reaches a wrapper that cannot call one.
+"""Overlay of torch._inductor.compile_fx: passes regions only to wrappers that can call them.
 
-Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. There,
-regions are inlined before anything else is done, so the program compiles as it does without them. What the compiler can
-do is asked for in the background (Note [The compiler is asked early] in cpu_vec_isa.py). A graph with calls of regions
-is compiled as a program with regions (Note [Off means off] in regions/switch.py), a backward too.
+Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. For these
+wrappers, regions are inlined first, so the program compiles as without regions. The capabilities of the C++ compiler
+are probed in the background (Note [The compiler is asked early] in cpu_vec_isa.py). A graph with calls of regions, a
+backward too, is compiled as a program with regions (Note [Off means off] in regions/switch.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compile_fx(
     ignore_shape_env: bool = False,
     compile_region_name: str | None = None,
 ) -> Any:
-    """As stock's. It calls itself again under ``config_patches``: the settings seen then are those in force."""
+    """As stock's. Stock calls this again under ``config_patches``, so only that call reads the settings in force."""
     given = (model_, example_inputs_, inner_compile, config_patches, decompositions, ignore_shape_env)
     compile_it = stock("torch._inductor.compile_fx:compile_fx")
     if not _calls_regions(model_):

@@ -1,4 +1,4 @@
-"""Overlay of torch._inductor.constant_folding: what a node reads is asked of it, not looked for in its arguments."""
+"""Overlay of torch._inductor.constant_folding: takes what a node reads from the node, without walking its arguments."""
 
 from __future__ import annotations
 

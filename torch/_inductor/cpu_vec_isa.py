@@ -1,20 +1,20 @@
-"""Overlay of torch._inductor.cpu_vec_isa: what the C++ compiler can do is found out during AOTAutograd.
+"""Overlay of torch._inductor.cpu_vec_isa: probes the C++ compiler while AOTAutograd runs.
 
 Note [The compiler is asked early]
-Before Inductor writes its first loop for the CPU it asks which vector instructions work here: it compiles a small
-program for each that the processor has, and loads it.  Where no kernel has been compiled before, that takes seconds,
-in which nothing else is done.  The answers do not depend on the program.  So they are sought in the background from
-when Inductor gets a graph with calls of regions, and the question waits for the rest.  A deep model spends more time
-before it comes to that question than a shallow one; now both spend it in the shadow of the compiler.
+Before Inductor writes its first loop for the CPU it checks which vector instructions work: for each set that the
+processor has, it compiles a small program and loads it. If the cache has no compiled kernel, that takes seconds in
+which nothing else is done. The results do not depend on the program. So a thread starts these checks when Inductor gets
+a graph with calls of regions, and Inductor's own check waits for those that still run. A deep model takes longer than a
+shallow one to reach that check; in both, this time now overlaps with that of the C++ compiler.
 
-Only a yes counts, and only of the compiler that is then asked.  A no may come of what the background cannot know (a
-cache folder that is gone by then), and stock asks again.  Nothing is asked where it costs little to wait (a cache
-folder in use has the compiled programs), for a graph without tensors on the CPU, or twice in a process.  A process that
-was forked meanwhile has no one to wait for.  What stands in the way of asking is no fault of the program, which may
-need no answer: it is left to stock.
+Only a positive result counts, and only for the compiler that is then in use. A negative one may have a cause that the
+thread cannot know (a cache folder that has been removed), so stock checks again. The thread is not started if waiting
+costs little (a cache folder in use has the compiled programs), for a graph without tensors on the CPU, or twice in a
+process. A process that was forked meanwhile has no thread to wait for. An error while starting the thread is not the
+program's, which may not need the results: stock handles it.
 
-The background imports nothing: setuptools, which is needed, changes ``sys.meta_path`` for a while, and an import in
-another thread at that time can pass over a finder.
+The thread imports nothing. Importing setuptools, which is needed, changes ``sys.meta_path`` for a while, and an import
+in another thread at that time may miss a finder.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from torch_regions.overlay import replaces, stock
 
 log = logging.getLogger(__name__)
 
-# What the question imports.  The first brings setuptools.
+# Modules that a check imports. The first imports setuptools.
 _NEEDED = ("torch.utils.cpp_extension", "torch._inductor.codecache", "torch._inductor.cpp_builder")
 _Key = tuple[int, str, str, str]
-# process, compiler, instructions and program to compile for them -> whether they work
+# (process, compiler, instructions, program compiled for them) -> whether they work
 _answers: dict[_Key, Future[bool]] = {}
-# Whether this is the thread that asks.
+# Whether this thread runs the checks.
 _here = threading.local()
 
 
 def ask_early(graph: Any, inputs: Any) -> None:
-    """Begins to find out what works here, if that is worth it for ``graph``.  Returns at once."""
+    """Starts the checks in the background if that is worth it for ``graph``. Returns at once."""
     if _answers:
         return
     try:
@@ -71,15 +71,15 @@ def _begin() -> None:
     code = VecISA._avx_code
     asked = [(isa, code, Future[bool]()) for isa in supported_vec_isa_list if has.issuperset(str(isa).split())]
     found = {_key(isa, code): answer for isa, code, answer in asked}
-    # With the options that are set here: they are of this context.
+    # Options of Inductor belong to a context, so the thread runs in a copy of this one.
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(_ask, asked), name="what the C++ compiler can do", daemon=True).start()
-    # Not before: a thread that could not be started gives no answer.
+    # Only now, because a thread that did not start gives no answer.
     _answers.update(found)
 
 
 def known_to_work(isa: VecISA, code: str) -> bool:
-    """Whether ``isa`` was asked for early, and works.  Waits for the answer."""
+    """Whether ``isa`` was checked early and works. Waits for the result."""
     if not _answers or getattr(_here, "asks", False):
         return False
     answer = _answers.get(_key(isa, code))
@@ -89,7 +89,7 @@ def known_to_work(isa: VecISA, code: str) -> bool:
 def _key(isa: VecISA, code: str) -> _Key:
     from torch._inductor.cpp_builder import get_cpp_compiler  # which imports this module
 
-    # Stock names the file of the compiled program after the second of these.
+    # Stock names the compiled program's file after this fingerprint.
     return os.getpid(), _get_isa_dry_compile_fingerprint(str(get_cpp_compiler())), str(isa), code
 
 
@@ -108,7 +108,7 @@ def _ask(asked: list[tuple[VecISA, str, Future[bool]]]) -> None:
     for isa, code, answer in asked:
         try:
             works = isa.check_build(code)
-        except BaseException:  # whatever it is, a compile waits for an answer
+        except BaseException:  # a compile waits for the answer, whatever the error
             works = False
         answer.set_result(works)
 

@@ -1,7 +1,7 @@
-"""Overlay of torch._inductor.fx_utils: metadata of calls of regions are looked up and compared in fewer steps.
+"""Overlay of torch._inductor.fx_utils: looks up and compares the metadata of region calls in fewer steps.
 
-Inductor brings the metadata of a graph up to date after each group of passes, and compares all operands of a call with
-what its body takes. Calls of one body with other lifted objects are calls with the same metadata.
+Inductor updates the metadata of a graph after each group of passes, and compares all operands of a call with the inputs
+of its body. Calls of one body with other lifted objects have the same metadata.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _is_fake_tensor_same(
     recursive_ids: Any = None,
 ) -> bool:
     if new is old:
-        # What a body returns has not changed, so its calls are not run again. Stock finds no tensor on the storage that
-        # it had to be the same, be it the very same tensor.
+        # The results of the body have not changed, so its calls are not run again. Stock would find no tensor on the
+        # storage to compare with, even if it is the very same tensor.
         return True
     kind = lifted_class(new)
     if kind is not None:
@@ -41,7 +41,7 @@ def _is_fake_tensor_same(
     compare = stock("torch._inductor.fx_utils:_is_fake_tensor_same")
     if not check_storage and _is_plain(new) and _is_plain(old):
         alike: bool = new.shape == old.shape and new.device == old.device
-        if RELEASE >= (2, 15):  # before, stock takes no notice of it
+        if RELEASE >= (2, 15):  # before, stock ignores the dtype
             alike = alike and new.dtype == old.dtype
         return alike and (not check_strides or new.stride() == old.stride())
     return compare(
@@ -59,12 +59,14 @@ def _is_plain(value: Any) -> bool:
     return type(value) is FakeTensor and value.layout is torch.strided and is_static(value)
 
 
-# What is no container, nor anything that a node is looked for in.
+# Types that hold no nodes.
 _LEAVES = frozenset({int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout})
 
 
 def _in_sequence(values: Any, gm: GraphModule | None) -> list[Any] | None:
-    """What nodes stand for, in ``values`` and the sequences in it; None if it holds anything else than plain leaves."""
+    """``values`` with nodes replaced by their values, also in nested sequences; None if they hold anything but plain
+    leaves.
+    """
     found: list[Any] = []
     for value in values:
         kind = type(value)
@@ -83,7 +85,7 @@ def _in_sequence(values: Any, gm: GraphModule | None) -> list[Any] | None:
 
 
 class _Results(tuple[Any, ...]):
-    """What a call returns, for a getitem of one of them: a leaf to pytrees, which need not look at all the others."""
+    """The results of a call, for a getitem of one of them. Pytrees treat this as a leaf and skip the other results."""
 
     __slots__ = ()
 
@@ -95,7 +97,7 @@ def get_fake_args_kwargs(x: Node, gm: GraphModule | None = None) -> tuple[bool, 
         found[0] = _Results(found[0]) if type(found[0]) in (tuple, list) else found[0]
     if found is None:
         return stock("torch._inductor.fx_utils:get_fake_args_kwargs")(x, gm)  # type: ignore[no-any-return]
-    # A node that nothing is known of stands for None, as in stock.
+    # A node without metadata becomes None, as in stock.
     return True, tuple(found), immutable_dict()
 
 
@@ -104,8 +106,8 @@ def _extract_subgraphs_and_args(node: Node, valid_subgraphs: Any, *args: Any, **
     is_call = node.target is torch.ops.higher_order.invoke_subgraph
     extract = stock("torch._inductor.fx_utils:_extract_subgraphs_and_args")
     for body, operands in extract(node, valid_subgraphs, *args, **kwargs):
-        # Stock fails where two calls of a body have other strides. The body stays as it is, and is compiled for its
-        # own strides: each call gives it those.
+        # Stock fails if two calls of a body have different strides. The body stays as it is: it is compiled for its own
+        # strides, and each call gives its operands these strides.
         yield body, None if is_call and operands is not None and not _has_strides(body, operands) else operands
 
 

@@ -1,6 +1,6 @@
-"""Overlay of torch._inductor.ir: layouts of numbers are compared as numbers, and results of calls of one body alike.
+"""Overlay of torch._inductor.ir: compares constant layouts as numbers, and shares dependencies between calls of a body.
 
-A call has many operands and results, and each is to have the strides that the body was compiled for.
+A call has many operands and results, and each must have the strides that the body was compiled for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def get_read_writes(self: Any) -> ReadWrites:
     (call, *others) = self.inputs
     if others or not isinstance(call, InvokeSubgraph):
         return find(self)  # type: ignore[no-any-return]
-    # Each call writes its results as the others do, under other names.
+    # All calls of a body write their results in the same way, under different names.
     known = call.subgraph.__dict__.setdefault("written_by_calls", {})
     layout = self.get_layout()
     key = (layout.device, layout.offset, *layout.size, *layout.stride)
@@ -32,7 +32,7 @@ def get_read_writes(self: Any) -> ReadWrites:
 
 
 def _numbers(values: Sequence[Any]) -> list[int] | None:
-    """``values`` as numbers; None if one of them is not known."""
+    """``values`` as numbers; None if one of them is symbolic."""
     known = all(type(value) is int or isinstance(value, sympy.Integer) for value in values)
     return [int(value) for value in values] if known else None
 
@@ -44,7 +44,7 @@ def _stride_expr_ge_or_false(left: Any, right: Any) -> bool:
     if numbers is None:
         return stock("torch._inductor.ir:Layout._stride_expr_ge_or_false")(left, right)  # type: ignore[no-any-return]
     one, other = numbers
-    # A stride of zero is the least of all; a multiple is no less.
+    # A stride of zero is the least; a multiple of a stride is not less than the stride.
     return other == 0 or (one != 0 and (one >= other or one % other == 0))
 
 

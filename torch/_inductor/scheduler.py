@@ -1,4 +1,4 @@
-"""Overlay of torch._inductor.scheduler: a layout of numbers has no symbols to look for."""
+"""Overlay of torch._inductor.scheduler: skips the search for symbols in a constant layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overlay of torch._inductor.utils: where one result of a call comes from is not looked for in all of them."""
+"""Overlay of torch._inductor.utils: finds the origins of one result of a call without searching all results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_regions.overlay import replaces, stock
 def gather_origins(args: Any, kwargs: Any) -> OrderedSet[Node]:
     gather = stock("torch._inductor.utils:gather_origins")
     if len(args) == 2 and type(args[0]) is list and type(args[1]) is int and _is_result(args[0][args[1]]):
-        # A getitem reads one of a call's many results, and there is one for each of them.
+        # A call has many results and a getitem for each, which reads that result only.
         return gather((args[0][args[1]],), kwargs)  # type: ignore[no-any-return]
     return gather(args, kwargs)  # type: ignore[no-any-return]
 

@@ -1,6 +1,6 @@
-"""Overlay of torch._subclasses.fake_impls: the copy of a fake tensor that tracing keeps, made in fewer steps.
+"""Overlay of torch._subclasses.fake_impls: detaches a fake tensor in fewer steps.
 
-AOTAutograd notes what each value looks like where it is made and, of a call of a region, what each operand looks like.
+AOTAutograd notes the metadata of each value where it is made and, for a call of a region, that of each operand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch_regions.overlay import replaces, stock
 def fast_detach(fake_mode: FakeTensorMode, x: FakeTensor, include_real: bool = False) -> FakeTensor:
     from torch._subclasses.fake_tensor import plain_fake  # not there yet when this module is loaded
 
-    # The tracer's mode for torch functions notes each attribute that is asked for.
+    # The tracer's torch-function mode would note each attribute that is read.
     with torch._C.DisableTorchFunction():
         if include_real and x.real_tensor is not None:
             return stock("torch._subclasses.fake_impls:fast_detach")(fake_mode, x, include_real)  # type: ignore[no-any-return]

@@ -1,12 +1,13 @@
-"""Overlay of torch._subclasses.fake_tensor: fake tensors of nothing special are made in one step.
+"""Overlay of torch._subclasses.fake_tensor: makes ordinary fake tensors in one step.
 
 Stock describes a real tensor in full (some 40 properties, for subclasses, views, sparse and nested ones), gives it
-symbolic sizes, and compares the result with the description. Each parameter of a model goes through that twice, once
-in Dynamo and once before AOTAutograd. Of a plain dense parameter with static sizes only what follows matters.
+symbolic sizes, and compares the result with the description. Each parameter of a model goes through that twice, once in
+Dynamo and once before AOTAutograd. For a plain dense parameter with static sizes, only the properties copied below
+matter.
 
 Stock sets some twenty attributes on each fake tensor that it makes, one by one, most of them to None. They are the same
-for all fake tensors of one mode and device that are made of a meta tensor alone. So the first is made by stock, and
-what it was given is given to the others at once. A call of a region takes well over a hundred of them from end to end.
+for all fake tensors of one mode and device that are made from a meta tensor alone. So stock makes the first one, and
+the others get its attributes at once. A call of a region makes well over a hundred of them from end to end.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from torch.utils._mode_utils import no_dispatch
 from torch_regions.overlay import replaces, stock
 
 
-# mode -> device -> what stock has set on a fake tensor of them
+# mode -> device -> the attributes that stock sets on a fake tensor of these
 _given: weakref.WeakKeyDictionary[FakeTensorMode, dict[torch.device, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 
 def plain_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
-    """What ``FakeTensor(mode, meta, device)`` is, for a tensor ``meta`` on the meta device."""
+    """The same as ``FakeTensor(mode, meta, device)``, for a tensor ``meta`` on the meta device."""
     of_mode = _given.get(mode)
     if of_mode is None:
         of_mode = _given[mode] = {}
@@ -35,7 +36,7 @@ def plain_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -
     if given is None or FakeTensorConfig.debug or meta.device.type != "meta":
         made = FakeTensor(mode, meta, device)
         if not FakeTensorConfig.debug:
-            # The mode is not kept: it is what the entry lives as long as.
+            # The mode is left out: the entry must not keep its own key alive.
             of_mode[device] = {name: value for name, value in vars(made).items() if value is not mode}
         return made
     fake: Any = torch.Tensor._make_subclass(
@@ -63,7 +64,7 @@ def _is_static(context: Any) -> bool:
 
 
 def fake_of_parameter(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, context: Any) -> FakeTensor | None:
-    """The fake tensor of ``t``, which ``converter`` does not know; None when stock is to make it."""
+    """The fake tensor of ``t``, which ``converter`` does not know; None if stock must make it."""
     from torch._subclasses.plain_parameter import is_plain_parameter
 
     meta = converter.meta_converter
@@ -92,7 +93,7 @@ def fake_of_parameter(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any
     fake._is_param = True
     meta.arg_cnt += 1
     meta.hit += 1
-    # Both are new to the describer: their numbers are the next ones.
+    # Both are new to the describer, so they get the next numbers.
     number = describer.lookup_storage[storage] = describer.next_storage_id
     describer.next_storage_id += 1
     meta.storage_memo[number] = fake.untyped_storage()

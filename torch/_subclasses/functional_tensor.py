@@ -1,8 +1,8 @@
-"""Overlay of torch._subclasses.functional_tensor: a fake tensor is made functional in fewer steps.
+"""Overlay of torch._subclasses.functional_tensor: makes a fake tensor functional in fewer steps.
 
-A functional tensor asks the tensor that it wraps for its device. Stock answers as it would compute an operator: may it
-decompose, has it an effect, what of its arguments is to be unwrapped, and so on. AOTAutograd makes some fifty of them
-for a call of a region, three for each parameter and one for each gradient.
+A functional tensor reads the device of the tensor that it wraps. Stock handles this like any operator: whether it may
+decompose, whether it has an effect, which arguments must be unwrapped, and so on. AOTAutograd makes some fifty
+functional tensors for a call of a region, three for each parameter and one for each gradient.
 """
 
 from __future__ import annotations

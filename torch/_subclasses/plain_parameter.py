@@ -1,4 +1,4 @@
-"""Parameters as nearly all are: dense, whole, of no subclass."""
+"""Recognizes ordinary parameters: dense, with a storage of their own, of no subclass."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch.nn
 
 # Devices whose tensors have storages of their own and no further state.
 _DEVICES = frozenset({"cpu", "cuda", "xpu", "mps"})
-# dispatch keys of a tensor, as a number -> whether they are those of a dense tensor that is nothing special
+# dispatch keys of a tensor, as a number -> whether they are those of an ordinary dense tensor
 _dense: dict[int, bool] = {}
 
 
 def _is_dense(t: torch.Tensor) -> bool:
-    # All of this, and no more, is in the keys.
+    # The dispatch keys determine all of these, so the result is cached by them.
     return (
         t.layout is torch.strided
         and t.device.type in _DEVICES
@@ -24,7 +24,7 @@ def _is_dense(t: torch.Tensor) -> bool:
 
 
 def is_plain_parameter(t: torch.Tensor) -> bool:
-    """Whether ``t`` is a dense parameter that has all of its storage, no gradient, and nothing special about it."""
+    """Whether ``t`` is an ordinary dense parameter that covers its whole storage and has no gradient."""
     if type(t) is not torch.nn.Parameter:
         return False
     keys = torch._C._dispatch_keys(t).raw_repr()

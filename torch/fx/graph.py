@@ -1,7 +1,7 @@
-"""Overlay of torch.fx.graph: a node is copied without looking through its arguments with the machinery of pytrees.
+"""Overlay of torch.fx.graph: copies a node without flattening its arguments as a pytree.
 
-Stock flattens the arguments of each node that is made, copies included, to warn of a symbolic number among them. A
-call of a region has as many arguments as its boundary is wide, and is copied a dozen times by the partitioner alone.
+Stock flattens the arguments of each node that is made, copies included, to warn of a symbolic number among them. A call
+of a region has one argument for each operand of its body, and the partitioner alone copies it a dozen times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAVES = frozenset({Node, int, float, bool, complex, str, type(None), torch.dty
 
 
 def _holds_no_symbols(value: Any) -> bool:
-    """Whether a value is known to be a leaf, or made of leaves, that stock does not warn of."""
+    """Whether a value is known to consist of leaves that stock does not warn of."""
     if type(value) in _LEAVES:
         return True
     return isinstance(value, (tuple, list)) and all(map(_holds_no_symbols, value))
@@ -31,7 +31,7 @@ def _holds_no_symbols(value: Any) -> bool:
 @replaces("Graph.node_copy")
 def node_copy(self: Any, node: Node, arg_transform: Callable[[Node], Argument] = lambda x: x) -> Node:
     hooks = getattr(self.owning_module, "_create_node_hooks", None)
-    # A hook is to see the node as it will be.
+    # A hook must see the finished node.
     shorter = node.op in _OPERATORS and node.args and not (node.kwargs or hooks)
     if not shorter or type(self).create_node is not Graph.create_node:
         return stock("torch.fx.graph:Graph.node_copy")(self, node, arg_transform)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What is known of the operator that a node calls: what it writes, draws and hides.
+"""Facts about the operator that a node calls: what it writes, draws and hides.
 
 - Is its target one of torch's pure tensor operators (``operator_class``)?
 - Does it draw random numbers (``draws_random_numbers``)?
@@ -36,12 +36,12 @@ NAMESPACES_OF_TORCH = frozenset({"aten", "prims"})
 # Tensor attributes that Dynamo writes into the graph as getattr(x, name).
 _PURE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
-# Tensor methods that are no operator of their own name, but compositions of pure ones.
+# Tensor methods that have no operator of the same name, but are compositions of pure ones.
 _COMPOSITE_METHODS = frozenset(
     ["bfloat16", "bool", "byte", "cdouble", "cfloat", "char", "double", "float", "half", "int", "long", "short", "type"]
 )
-# Tensor methods that an operator is named after, but which act on the autograd graph or on the
-# storage, not on the values.
+# Tensor methods that have an operator of the same name, but act on the autograd graph or on the storage, not on the
+# values.
 _OPAQUE_METHODS = frozenset(
     [
         "backward",
@@ -59,8 +59,8 @@ _OPAQUE_METHODS = frozenset(
         "sparse_resize_",
     ]
 )
-# Compositions in torch.nn.functional and torch.functional that draw random numbers without an
-# operator of the same name that says so.
+# Compositions in torch.nn.functional and torch.functional that draw random numbers, although no operator of the same
+# name is tagged so.
 _RANDOM_COMPOSITIONS = frozenset(
     [
         "dropout1d",
@@ -74,7 +74,7 @@ _RANDOM_COMPOSITIONS = frozenset(
         "fractional_max_pool3d_with_indices",
     ]
 )
-# (position, keyword) of the drop probability and of the training flag; neutral when absent.
+# (position, keyword) of the drop probability and of the training flag; None if the operator has no such argument.
 _DROPOUT_ARGUMENTS: dict[str, tuple[tuple[int, str] | None, tuple[int, str] | None]] = {
     "dropout": ((1, "p"), (2, "training")),
     "dropout1d": ((1, "p"), (2, "training")),
@@ -86,8 +86,8 @@ _DROPOUT_ARGUMENTS: dict[str, tuple[tuple[int, str] | None, tuple[int, str] | No
     "rrelu": (None, (3, "training")),
     "scaled_dot_product_attention": ((4, "dropout_p"), None),
 }
-# Calls that bracket operators (a vmap's level is pushed and popped) or do nothing a program can
-# observe. Their operands and results are no tensors; a Span holds a pair of brackets together.
+# Calls that bracket operators (the push and pop of a vmap's level) or have no observable effect. Their operands and
+# results are not tensors; a Span holds a pair of brackets together.
 _BRACKETS = frozenset(
     {
         predispatch._vmap_increment_nesting,
@@ -96,13 +96,13 @@ _BRACKETS = frozenset(
         torch._C._log_api_usage_once,
     }
 )
-# Higher-order operators whose run is a run of their bodies, on operands and by rules that are all in the graph, each
-# with its name. What such an operator writes or draws, its bodies do.
+# Names of higher-order operators that only run their bodies, on operands and by rules that are all in the graph. Such
+# an operator writes and draws what its bodies do.
 _RUNS_ITS_BODIES = frozenset({"tag_activation_checkpoint"})
 _VMAP_OPERATORS = frozenset({predispatch._add_batch_dim, predispatch._remove_batch_dim})
-# Functions that write to operands without saying so by name or schema, and whose writes fake
-# tensors do not count: target -> (what is written, what decides whether it is). The decision is an
-# argument that must be true, or for max_norm given.
+# Functions that write to operands although neither name nor schema says so, and without incrementing the version of a
+# fake tensor: target -> (operands written, argument that decides whether they are). That argument must be true or, for
+# max_norm, given.
 _HIDDEN_WRITES: dict[Any, tuple[tuple[tuple[int, str], ...], tuple[int, str, Any]]] = {
     F.batch_norm: (((1, "running_mean"), (2, "running_var")), (5, "training", False)),
     torch.batch_norm: (((3, "running_mean"), (4, "running_var")), (5, "training", True)),
@@ -112,7 +112,7 @@ _HIDDEN_WRITES: dict[Any, tuple[tuple[tuple[int, str], ...], tuple[int, str, Any
     F.embedding: (((1, "weight"),), (3, "max_norm", None)),
     F.embedding_bag: (((1, "weight"),), (4, "max_norm", None)),
 }
-# Their relatives, called by name: rare enough to count as writing to all of their operands.
+# Similar operators, by name; rare enough to count as writing to all of their operands.
 _HIDDEN_WRITERS = frozenset(
     [
         "batch_norm",
@@ -150,7 +150,7 @@ def _pure_functions() -> frozenset[Any]:
         found += [getattr(module, n) for n in dir(module) if not n.startswith("__")]
     found += [getattr(torch.functional, n) for n in torch.functional.__all__]
     found += [v for n, v in vars(F).items() if callable(v) and not n.startswith("_")]
-    # A size put together of other sizes, as in view(*x.size()[:-1], n), is recorded as a call of torch.Size.
+    # Dynamo records a size composed of other sizes, as in view(*x.size()[:-1], n), as a call of torch.Size.
     return frozenset(v for v in found if callable(v) and not isinstance(v, type)) | {torch.Size}
 
 
@@ -197,7 +197,7 @@ def operator_class(node: Node) -> OperatorClass:
         return _method_class(target_name(node))
     try:
         known = target in _pure_functions()
-    except TypeError:  # not hashable: not a function of torch's
+    except TypeError:  # not hashable, so not a function of torch
         known = False
     return OperatorClass.PURE if known else OperatorClass.OPAQUE
 
@@ -215,27 +215,27 @@ def _method_class(name: str) -> OperatorClass:
 def _overload_class(overload: OpOverload) -> OperatorClass:
     if overload.namespace in NAMESPACES_OF_TORCH:
         return OperatorClass.PURE
-    # A user's operator: torch may know an effect of it, which must keep its place.
+    # torch may know an effect of a user's operator, which must then keep its place.
     from torch._higher_order_ops.effects import _get_effect
 
     return OperatorClass.READER if _get_effect(overload) is not None else OperatorClass.PURE
 
 
 def is_bracket(node: Node) -> bool:
-    """Whether a node only brackets operators, or does nothing at all."""
+    """Whether a node only brackets operators, or has no effect at all."""
     return node.op == "call_function" and node.target in _BRACKETS and not node.users
 
 
 @functools.cache
 def _switches() -> frozenset[Any]:
-    """Calls that change global state, of which Dynamo records a counterpart, and what only such calls take."""
+    """Calls that change global state and have a recorded counterpart, and the calls that make their arguments."""
     attention = torch.nn.attention
     switches: list[Any] = [torch.amp._enter_autocast, torch.amp._exit_autocast, torch._C._set_grad_enabled]
     return frozenset([*switches, attention._sdpa_kernel, attention._backend_from_string])
 
 
 def is_switch(node: Node) -> bool:
-    """Whether a node changes global state, or is what such a change takes: neither is a tensor."""
+    """Whether a node changes global state or makes an argument of such a change; neither result is a tensor."""
     return node.op == "call_function" and node.target in _switches()
 
 
@@ -247,7 +247,7 @@ def _argument(node: Node, where: tuple[int, str], default: Any) -> Any:
 
 
 def draws_random_numbers(node: Node) -> bool:
-    """Whether a run of this node may advance a random number generator."""
+    """Whether running this node may advance a random number generator."""
     name = target_name(node)
     base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
     if base in _DROPOUT_ARGUMENTS:
@@ -276,9 +276,9 @@ def takes_gradients(node: Node) -> bool:
 
 
 def written_operands(node: Node) -> list[Node]:
-    """Operands that a node writes to, or does something unknown to, as its target tells.
+    """Operands that a node writes to, or has an unknown effect on, as far as its target shows.
 
-    What only the run of the node tells (a version counter that moved) is the tracker's to add.
+    The tracker adds the writes that only a run of the node shows (a changed version counter).
     """
     kind = operator_class(node)
     if kind is OperatorClass.OPAQUE:
@@ -308,17 +308,17 @@ def written_operands(node: Node) -> list[Node]:
 
 
 def is_body(node: Node) -> bool:
-    """Whether a node stands for a graph that an operator takes; what Dynamo makes of a tensor has a value."""
+    """Whether a node stands for a graph that an operator runs; a ``get_attr`` node of a tensor has an example value."""
     return node.op == "get_attr" and "example_value" not in node.meta
 
 
 def runs_its_bodies(node: Node) -> bool:
-    """Whether a node is a call of a higher-order operator that does what its bodies do, and no more."""
+    """Whether a node calls a higher-order operator that runs its bodies and does nothing else."""
     return isinstance(node.target, HigherOrderOperator) and node.target._name in _RUNS_ITS_BODIES
 
 
 def is_users_operator(node: Node) -> bool:
-    """Whether a node calls an operator that was registered with torch, and is not torch's own."""
+    """Whether a node calls an operator that is registered with torch, but is not torch's own."""
     target = node.target
     return isinstance(target, (OpOverload, OpOverloadPacket)) and any(
         overload.namespace not in NAMESPACES_OF_TORCH for overload in _overloads(target)
@@ -326,7 +326,7 @@ def is_users_operator(node: Node) -> bool:
 
 
 def writes_memory_only(node: Node) -> bool:
-    """Whether what a node writes to stays as it is but for its elements: its shape, strides, storage and class."""
+    """Whether a node changes only the elements of what it writes to: not its shape, strides, storage or class."""
     if operator_class(node) is OperatorClass.OPAQUE:
         return False
     packet = getattr(torch.ops.aten, target_name(node), None)
@@ -335,7 +335,7 @@ def writes_memory_only(node: Node) -> bool:
 
 
 def writes_a_list(node: Node) -> bool:
-    """Whether a node writes to tensors that it takes in a list, as the ``_foreach_`` operators do."""
+    """Whether a node writes to tensors in a list, as the ``_foreach_`` operators do."""
     direct = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node)]
     return any(operand not in direct for operand in written_operands(node))
 

@@ -1,4 +1,4 @@
-"""Everything outside a graph that decides what its operators do, as a key."""
+"""The state outside a graph that affects what its operators do, as a key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _getters(*names: str) -> tuple[Callable[[], Hashable], ...]:
     return tuple(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
 
 
-# Switches that choose between kernels of attention: getters in torch._C.
+# Getters of the switches that choose between attention kernels.
 _ATTENTION_SWITCHES = _getters(
     "_get_flash_sdp_enabled",
     "_get_mem_efficient_sdp_enabled",
@@ -24,7 +24,7 @@ _ATTENTION_SWITCHES = _getters(
     "_get_cudnn_sdp_enabled",
     "_get_overrideable_sdp_enabled",
 )
-# Those that choose between kernels of other operators, or how one computes.
+# Getters of the switches that choose between kernels of other operators, or change how one computes.
 _KERNEL_SWITCHES = _getters(
     "_get_math_sdp_allow_fp16_bf16_reduction",
     "_get_cudnn_enabled",
@@ -35,17 +35,17 @@ _KERNEL_SWITCHES = _getters(
     "_get_nnpack_enabled",
 )
 
-# (backend, operator) that may compute with fewer bits than float32 has.
+# (backend, operator) that may compute with lower precision than float32.
 _PRECISIONS = tuple((backend, what) for backend in ("mkldnn", "cuda") for what in ("matmul", "conv", "rnn"))
 
-# Where the ambient part of a global state key begins, and what is where in it.
+# Indices in a global state key: where the ambient part begins, and where its parts are.
 _AMBIENT = 4
 _AUTOCASTS, _ATTENTION, _OTHERS = 4, 6, 7
 
 
 def _precision(setting: tuple[str, str]) -> str:
-    # Not torch.get_float32_matmul_precision() and its like: they raise where backends were given precisions of their
-    # own. Where none was given, it is that of float32.
+    # torch.get_float32_matmul_precision() and similar functions raise if backends have precisions of their own. The
+    # default is that of float32.
     found: str = torch._C._get_fp32_precision_getter(*setting)
     return "ieee" if found == "none" else found
 
@@ -55,18 +55,18 @@ def _autocasts() -> tuple[Hashable, ...]:
 
 
 def global_state_key() -> tuple[Hashable, ...]:
-    """Everything outside the graph that changes what an operator does, at this moment."""
+    """All present state outside the graph that affects what an operator does."""
     transform = torch._C._functorch.peek_interpreter_stack()
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        # Who else intercepts calls of operators.
+        # Modes and transforms that intercept calls of operators.
         tuple(torch.overrides._get_current_function_mode_stack()),
         (transform.key(), transform.level()) if transform is not None else None,
-        # Casts that happen below the graph: per device, and to which dtype.
+        # Casts below the graph: for each device, the dtype.
         _autocasts() if torch._C._is_any_autocast_enabled() else None,
         torch.is_autocast_cache_enabled(),
-        # Choice of kernels: of attention,
+        # Choice of attention kernels,
         (*[switch() for switch in _ATTENTION_SWITCHES], *torch._C._get_sdp_priority_order()),
         # and of all others.
         torch.are_deterministic_algorithms_enabled(),
@@ -75,7 +75,7 @@ def global_state_key() -> tuple[Hashable, ...]:
         tuple([switch() for switch in _KERNEL_SWITCHES]),
         torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
-        # dtype of what factories and Python numbers make.
+        # dtype of the tensors that factories and Python numbers make.
         torch.get_default_dtype(),
         # Whether a saved tensor may be packed.
         torch._C._autograd._saved_tensors_hooks_is_enabled(),
@@ -83,21 +83,21 @@ def global_state_key() -> tuple[Hashable, ...]:
 
 
 def ambient_state(key: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-    """The part of a global state key that a graph does not set itself where a backend traces it."""
+    """The part of a global state key that a graph does not set by itself when a backend traces it."""
     return key[_AMBIENT:]
 
 
 def autocasts_in(key: tuple[Hashable, ...]) -> dict[str, torch.dtype]:
-    """The devices for which autocast is on, each with the dtype that it casts to."""
+    """The devices for which autocast is on -> the dtype that it casts to."""
     found: Any = key[_AUTOCASTS] or ()
     return {device: dtype for device, dtype in zip(_AUTOCAST_DEVICES, found) if dtype is not None}
 
 
 def attention_choice(key: tuple[Hashable, ...]) -> Hashable:
-    """The kernels of attention that may be chosen."""
+    """The part of a global state key that chooses attention kernels."""
     return key[_ATTENTION]
 
 
 def other_choices(key: tuple[Hashable, ...]) -> Hashable:
-    """What else decides how an operator computes, but for autocast."""
+    """The rest of a global state key that affects how an operator computes, without autocast."""
     return key[_OTHERS:]

@@ -1,4 +1,4 @@
-"""Which release of torch this is, for the few places that have to ask."""
+"""The release of torch, for the few places that depend on it."""
 
 from __future__ import annotations
 

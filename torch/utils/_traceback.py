@@ -1,7 +1,7 @@
-"""Overlay of torch.utils._traceback: how a file is named in a message is found once for each file.
+"""Overlay of torch.utils._traceback: finds the short name of a file once for each file.
 
-Each guard says in words which line of the program made it, so the few files that a program consists of are named
-thousands of times.  The short name depends on nothing but the path.
+Each guard names the line of the program that made it, so the few files of a program are named thousands of times. The
+short name depends only on the path.
 """
 
 from __future__ import annotations

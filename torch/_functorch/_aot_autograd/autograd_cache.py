@@ -1,7 +1,7 @@
-"""Overlay of torch._functorch._aot_autograd.autograd_cache: one key for one meaning.
+"""Overlay of torch._functorch._aot_autograd.autograd_cache: equal keys for graphs of equal meaning.
 
-Stock's key is made from the code that the graph would print, so every name in it counts, and the graph is renamed,
-recompiled and renamed back on the way.  Ours is made from the graph's structure, and only reads it.
+Stock makes its key from the code printed for the graph, so every name counts, and it renames, recompiles and renames
+back the graph. This key is made from the graph's structure, without changing the graph.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from torch_regions.overlay import replaces, stock
 
 _MODULE = "torch._functorch._aot_autograd.autograd_cache"
 _ABSENT = object()
-# Fields that Dynamo leaves on a graph module, and nothing below it may read while a key is made.
+# Fields that Dynamo leaves on a graph module; code below Dynamo must not read them while a key is made.
 _HIDDEN_FIELDS = ("meta", "compile_subgraph_reason", "_param_name_to_source", "_backend_id")
 
 
-# The key that is being looked up, and those that were not found, until their entry is saved.
+# The key being looked up, and missed keys until their entry is saved.
 _asked: dict[str, KeyParts] = {}
 _missed: dict[str, Summary] = {}
 
 
 class CanonicalPickler(AOTAutogradCachePickler):
-    """Stock's pickler, but symbolic numbers are written with the names that ``symbols`` gives them."""
+    """Stock's pickler, except that symbolic numbers are written with the names that ``symbols`` gives them."""
 
     def __init__(self, gm: torch.fx.GraphModule, symbols: SymbolNames) -> None:
         super().__init__(gm)
@@ -65,10 +65,10 @@ def autograd_cache_key(
     compiler_config_extra: Any = None,
     act_input_paths: Sequence[Any] = (),
 ) -> tuple[str, list[str]]:
-    """A key that two graphs share if and only if they mean the same, whatever anything in them is called.
+    """A key that two graphs share if and only if they mean the same, whatever their names are.
 
     Raises ``BypassAOTAutogradCache`` for a graph that is not cached; under ``bypass_autograd_cache_key`` such a graph
-    gets a key of its own.  ``autograd_cache_normalize_inputs = False`` gives stock's key.
+    gets a random key. ``autograd_cache_normalize_inputs = False`` gives stock's key.
     """
     more = (act_input_paths,) if act_input_paths else ()  # 2.13 has no such parameter
     gm = mod.gm if isinstance(mod, torch._dynamo.utils.GmWrapper) else mod
@@ -95,7 +95,7 @@ def autograd_cache_key(
 def parts_of_key(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], config: Any, compiler_config_extra: Any, *more: Any
 ) -> KeyParts:
-    """The parts of a graph's key.  Raises ``BypassAOTAutogradCache`` if the graph is not cached."""
+    """The parts of a graph's key. Raises ``BypassAOTAutogradCache`` if the graph is not cached."""
     from torch._functorch._aot_autograd.autograd_cache import _check_triton_cache_version
 
     _check_triton_cache_version()
@@ -113,9 +113,9 @@ def parts_of_key(
 
 
 def _check_calls(graph: CanonicalGraph) -> None:
-    """Stock's check of every node, but of one call of each function, and of those in bodies too.
+    """Stock's check of nodes, for one call of each function, in bodies too.
 
-    Stock looks at the outer graph only; what a body calls is in the artifact just the same.
+    Stock checks the outer graph only, but an artifact also contains what bodies call.
     """
     nodes = types.SimpleNamespace(nodes=graph.examples.values())
     check_cacheable(types.SimpleNamespace(graph=nodes))  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def _check_calls(graph: CanonicalGraph) -> None:
 def _lookup(
     key: str, local: bool, remote: bool, args: list[Any], cache_info: dict[str, Any], aot_config: Any
 ) -> tuple[Any, bytes] | None:
-    """The entry of a key.  If there is none, says why, in the log and for the report."""
+    """The entry of a key. On a miss, reports the reason in the log and to the report."""
     found = stock(f"{_MODULE}:AOTAutogradCache._lookup")(key, local, remote, args, cache_info, aot_config)
     parts = _asked.pop(key, None)
     if found is not None or parts is None:
@@ -134,7 +134,7 @@ def _lookup(
     if guards := cache_info.get("cache_status_guard_expr"):
         why = tell("miss", f"an entry of this key is for other sizes: {guards}")
     else:
-        # Other processes' entries are read only if a log or a report asks for the difference.
+        # Entries of other processes are read only if a log wants the difference.
         folder = AOTAutogradCache._get_tmp_dir() if local and log.isEnabledFor(logging.INFO) else None
         _missed[key], why = explain(key, parts, folder)
         if len(_missed) > MAX_REMEMBERED:  # never saved
@@ -147,7 +147,7 @@ def _lookup(
 @replaces("AOTAutogradCache._write_to_local_cache")
 @staticmethod
 def _write_to_local_cache(key: str, content: bytes) -> None:
-    """Writes an entry, and beside it what another process's miss is compared with."""
+    """Writes an entry, and beside it the digests that another process compares on a miss."""
     stock(f"{_MODULE}:AOTAutogradCache._write_to_local_cache")(key, content)
     if (summary := _missed.pop(key, None)) is not None:
         save(summary, AOTAutogradCache._get_tmp_dir_for_key(key))
@@ -156,7 +156,7 @@ def _write_to_local_cache(key: str, content: bytes) -> None:
 @replaces
 @contextlib.contextmanager
 def sanitize_gm_for_cache(gm: torch.fx.GraphModule) -> Generator[None, None, None]:
-    """Hides what Dynamo left on a graph module while a key is made; restores it afterwards."""
+    """Hides Dynamo's fields of a graph module while a key is made, then restores them."""
     from torch._functorch._aot_autograd.autograd_cache import normalize_placeholder_names
 
     if not functorch_config.autograd_cache_normalize_inputs:
@@ -180,9 +180,9 @@ def sanitize_gm_for_cache(gm: torch.fx.GraphModule) -> Generator[None, None, Non
 @replaces
 @contextlib.contextmanager
 def normalize_placeholder_names(gm: torch.fx.GraphModule) -> Generator[None, None, None]:
-    """Inside, placeholders are called p_0, p_1, ...; those of symbolic sizes keep their names.
+    """Inside, placeholders are named p_0, p_1, ...; those of symbolic sizes keep their names.
 
-    Afterwards names, namespace and code are as before, also when something inside raises.  Keys are made without it:
+    Afterwards names, namespace and code are as before, even if an exception is raised inside. Keys are made without it:
     it serves callers that print the graph.
     """
     if not functorch_config.autograd_cache_normalize_inputs or not hasattr(gm, "graph"):

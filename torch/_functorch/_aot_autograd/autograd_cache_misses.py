@@ -1,7 +1,7 @@
 """Why AOTAutogradCache had no entry: the first part of the key in which the nearest entry differs.
 
-What is compared are digests.  Those of the keys that this process has missed are kept in memory, and those of saved
-entries in a file beside the entry, which other processes read when ``TORCH_LOGS`` asks for the difference.
+Digests are compared. Digests of the keys that this process missed are kept in memory. Digests of a saved entry are in a
+file beside the entry, which other processes read if ``TORCH_LOGS`` wants the difference.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from torch._functorch._aot_autograd.autograd_cache_parts import PARTS, KeyParts,
 from torch._inductor.codecache import write_atomic
 
 
-# Keys of this process that a miss is compared with, and misses and bypasses that the report tells of.
+# A miss is compared with the last ``MAX_REMEMBERED`` keys of this process; the report has the last ``MAX_TOLD`` misses
+# and bypasses.
 MAX_REMEMBERED = 64
 MAX_TOLD = 1000
-# Entries of the folder that a miss is compared with, the latest ones.
+# A miss is compared with the ``MAX_READ`` latest entries of the folder.
 MAX_READ = 64
-# Nodes of which a digest is kept; a difference further down is reported without its index.
+# Digests are kept for this many nodes; a difference further down is reported without its index.
 MAX_NODES = 4096
-# The name begins with a dot, so lookups pass it over.
+# Lookups ignore names that begin with a dot.
 FILE = ".parts.json"
 
 
@@ -41,7 +42,7 @@ class Summary:
 
 @dataclass
 class Told:
-    """What became of a graph that was not found, and why."""
+    """The outcome of a graph without an entry, and the reason."""
 
     outcome: str  # "miss" or "bypass"
     reason: str
@@ -57,7 +58,7 @@ def told() -> list[Told]:
 
 
 def forget() -> None:
-    """Forgets what was told and remembered."""
+    """Forgets all misses, bypasses and remembered keys."""
     _remembered.clear()
     _told.clear()
 
@@ -69,9 +70,9 @@ def tell(outcome: str, reason: str) -> str:
 
 
 def explain(key: str, parts: KeyParts, folder: str | None) -> tuple[Summary, str]:
-    """Digests of a key that was not found, and the first part in which the nearest known key differs from it.
+    """Digests of a missed key, and the first part in which the nearest known key differs from it.
 
-    Keys in ``folder`` are looked at too, if it is given.
+    Also compares with the keys in ``folder``, if given.
     """
     ours = Summary(key, dict(parts.digests), _node_digests(parts))
     known = {summary.key: summary for summary in _read(folder)} if folder is not None else {}
@@ -89,7 +90,7 @@ def _distance(ours: Summary, other: Summary) -> tuple[int, int, str]:
 
 
 def _differing(ours: Summary, other: Summary) -> list[str]:
-    """Parts that differ, in the order of ``PARTS``, then those that it does not know."""
+    """Parts that differ, in the order of ``PARTS``, then those that are not in ``PARTS``."""
     names = [*PARTS, *sorted((ours.parts.keys() | other.parts.keys()) - PARTS.keys())]
     return [name for name in names if ours.parts.get(name) != other.parts.get(name)]
 
@@ -137,14 +138,14 @@ def _node_digests(parts: KeyParts) -> list[str]:
         if len(digests) == MAX_NODES:
             break
         if len(record) == 6 and isinstance(record[2], int):
-            # By what it calls: numbers of targets depend on what came before.
+            # The target itself, because its number depends on the nodes before.
             record = (*record[:2], targets[record[2]], *record[3:])
         digests.append(hashlib.blake2b(plain_bytes(record), digest_size=6).hexdigest())
     return digests
 
 
 def save(summary: Summary, folder: str) -> None:
-    """Keeps the digests of a key beside its entry, for other processes. Does nothing where it may not write."""
+    """Saves the digests of a key beside its entry, for other processes. Does nothing if the folder is not writable."""
     with contextlib.suppress(OSError):
         write_atomic(os.path.join(folder, FILE), json.dumps(asdict(summary)))
 
@@ -155,6 +156,6 @@ def _read(folder: str) -> Iterator[Summary]:
     except OSError:
         return
     for entry in entries:
-        # Written by another version, or by a process that was stopped: then it is not compared with.
+        # Skips a file that another version wrote or that is incomplete.
         with contextlib.suppress(OSError, ValueError, TypeError), open(os.path.join(entry.path, FILE)) as file:
             yield Summary(**json.load(file))

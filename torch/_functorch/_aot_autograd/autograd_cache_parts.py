@@ -1,7 +1,7 @@
 """The key of AOTAutogradCache as named parts: what two programs must have in common to share compiled code.
 
-Each part has a digest, and the key is the digest of them all, in order.  ``PARTS`` says of each part what would break
-without it; a field that stock has and this file does not know is a part too.
+Each part has a digest, and the key is the digest of all of them, in order of their names. ``PARTS`` says for each part
+what would break without it. A field of stock's details that this file does not know becomes a part too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.fx.experimental import _config as symbolic_options
 from torch.utils._ambient_state import ambient_state, global_state_key
 
 
-# What goes wrong without each part of the key. The order is that in which a difference is reported.
+# What goes wrong without each part of the key. A difference is reported in this order.
 PARTS: dict[str, str] = {
     "cache_key_tag": "an artifact of another build, or of stock torch, would be loaded",
     "torch_version": "code of another torch would be loaded, with other operators and another ABI",
@@ -73,9 +73,9 @@ PARTS: dict[str, str] = {
     "_custom_partitioner_fn": "another partitioner would have split the graph",
     "var_to_hint_override": "code tuned for other sizes than the user said would run",
 }
-# Fields of stock's details that parts above stand for: the graph with its names, symbols by name.
+# Fields of stock's details that the parts above replace: the graph with its names, symbols by name.
 _STOOD_FOR = frozenset({"gm", "example_inputs", "aot_config", "autograd_config", "var_to_hint_override"})
-# How guards on sizes are decided while the graph is lowered.
+# Options that decide guards on sizes while the graph is lowered.
 _SYMBOLIC_OPTIONS = (
     "use_duck_shape",
     "backed_size_oblivious",
@@ -85,13 +85,13 @@ _SYMBOLIC_OPTIONS = (
     "meta_nonzero_assume_all_nonzero",
     "skip_dtype_check_in_meta_registrations",
 )
-# Options that stock leaves out of its account of the configuration because they may be functions.
+# Stock omits these options from its key because they may be functions.
 _RECOMPUTE_OPTIONS = ("activation_memory_budget_runtime_estimator", "activation_memory_budget_solver")
 
 
 @dataclass
 class KeyParts:
-    """Digests of the parts of one key, and the records of the graph, from which a difference is explained."""
+    """Digests of the parts of one key, and the graph's records, from which a difference is explained."""
 
     digests: dict[str, str] = field(default_factory=dict)
     graph: CanonicalGraph | None = None
@@ -100,7 +100,7 @@ class KeyParts:
         self.digests[name] = hashlib.blake2b(content, digest_size=16).hexdigest()
 
     def text(self) -> str:
-        """What the key is a digest of."""
+        """The text whose digest is the key."""
         return "\n".join(f"{name} {digest}" for name, digest in sorted(self.digests.items()))
 
 
@@ -115,8 +115,8 @@ def key_parts(
 ) -> KeyParts:
     """The parts of a graph's key.
 
-    ``details`` are stock's, ``serialize`` writes a value so that different values have different bytes.
-    Raises ``UnkeyableGraph`` and whatever ``serialize`` raises for what has no key.
+    ``details`` are stock's. ``serialize`` writes a value so that different values have different bytes. Raises
+    ``UnkeyableGraph``, and whatever ``serialize`` raises, for a value without a key.
     """
     parts = KeyParts(graph=graph)
     parts.add("graph", plain_bytes([graph.targets, graph.records]))
@@ -131,23 +131,23 @@ def key_parts(
     parts.add("symbolic_config", serialize([getattr(symbolic_options, n) for n in _SYMBOLIC_OPTIONS]))
     parts.add("what_to_recompute", serialize([_name_only(getattr(functorch_config, n)) for n in _RECOMPUTE_OPTIONS]))
     parts.add("joint_custom_pass", serialize(_pass_id(functorch_config.joint_custom_pass)))
-    # Stock's is a pickle in which equal strings may or may not be one.
+    # Stock pickles the configuration with a memo, so equal strings may be pickled in two ways.
     parts.add("autograd_config", serialize(pickle.loads(details.autograd_config)))
     for name, value in vars(details).items():
         if name not in _STOOD_FOR:
             parts.add(name, serialize(value))
-    # Last: symbols that occur in other parts have a number by now.
+    # Last, because by now the symbols of all other parts have numbers.
     parts.add("symbols", serialize(symbols.facts()))
     return parts
 
 
 def _name_only(choice: Any) -> str | None:
-    """The name of a choice that torch comes with; for the user's own, stock's details have an identifier."""
+    """The name of a choice built into torch; None for the user's own, which stock's details identify."""
     return choice if isinstance(choice, str) else None
 
 
 def _pass_id(function: Any) -> Any:
-    """Identifier of the user's pass.  Raises ``UnkeyableGraph`` if it has none."""
+    """Identifier of the user's pass. Raises ``UnkeyableGraph`` if it has none."""
     if function is None:
         return None
     uuid = getattr(function, "uuid", None)
@@ -158,7 +158,7 @@ def _pass_id(function: Any) -> Any:
 
 
 def plain_bytes(records: Any) -> bytes:
-    """Bytes of nested plain values; without a memo, in which identical objects would differ from equal ones."""
+    """Bytes of nested plain values; without a memo, which would write identical objects unlike equal ones."""
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream)
     pickler.fast = True
@@ -181,13 +181,13 @@ def _aot_config_values(config: Any) -> tuple[Any, ...]:
         # Without it a program for fixed sizes would run for all.
         config.dynamic_shapes,
         config.ignore_shape_env,
-        # Where an argument comes from is a name. That it comes from somewhere makes guards.
+        # An argument's source is a name, but whether it has a source decides whether guards are made.
         None if sources is None else [source is not None for source in sources],
-        # Without it inputs that move in memory would be taken for ones that stay.
+        # Without it inputs whose address changes would be taken for static ones.
         config.static_input_indices,
         # Without it a log that was asked for would lack the graphs.
         config.enable_log,
-        # The name of the precompiled function is put in when the entry is loaded.
+        # Loading an entry inserts the name of the precompiled function.
         config.precompile_backend_id is not None,
         # Without these another tracer's program would run.
         config.disable_functionalization,

@@ -1,10 +1,10 @@
-"""A Dynamo graph as a value: equal for graphs that differ in names only, or in an order that nothing can observe.
+"""A Dynamo graph as a value: equal for graphs that differ only in names, or in an order that no result depends on.
 
-``CanonicalGraph`` walks a graph module once and leaves it as it is: nothing is renamed, nothing recompiled.  What it
-makes is a list of records of plain values, one for each node: the operator, the operands as numbers of records, the
-constants by type and value, and the metadata that something below AOTAutograd reads.  See Note [Numbers for names].
+``CanonicalGraph`` walks a graph module once, without renaming or recompiling anything. It makes a list of records of
+plain values, one for each node: the operator, the operands as numbers of records, the constants by type and value, and
+the metadata that is read below AOTAutograd. See Note [Numbers for names].
 
-Errors: ``UnkeyableGraph`` for what cannot be told apart from something else; the graph is not cached then.
+Raises ``UnkeyableGraph`` for a value that cannot be distinguished from others; such a graph is not cached.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from torch.fx.node import _get_qualified_name
 
 Node = torch.fx.Node
 GraphModule = torch.fx.GraphModule
-# How a value that this file does not know is serialized: any two values that differ have other bytes.
+# Serializes a value that this file does not know; different values must have different bytes.
 Serialize = Callable[[Any], bytes]
-# What of a node's metadata is in its record: compilers read other metadata than AOTAutograd.
+# Selects a node's metadata for its record; other compilers read other metadata than AOTAutograd does.
 Describe = Callable[[Node], Any]
 
 """
@@ -57,13 +57,13 @@ use, parameters and buffers by their index among the inputs of AOTAutograd, iden
 
 
 class UnkeyableGraph(Exception):
-    """Something in the graph has no key that would tell it from something else."""
+    """A part of the graph has no key that distinguishes it from others."""
 
 
 _INVOKE_SUBGRAPH = torch.ops.higher_order.invoke_subgraph
 
-# Metadata of nodes that is read below AOTAutograd. All else is derived from the graph and its inputs (example values)
-# or only shown to people (stack traces, module paths).
+# Metadata of nodes that is read below AOTAutograd. All other metadata is derived from the graph and its inputs (example
+# values) or only displayed (stack traces, module paths).
 _META_READ = (
     "custom",  # annotations of the user: budgets and streams for the partitioner, options of a region
     "recompute",  # checkpoint policy of an operator
@@ -75,9 +75,9 @@ _META_READ = (
     "is_wrapped",  # a function that the user vouches for, and
     "user_cache_hash",  # the user's word for what it does
 )
-# A checkpointed block's number: only which operators share it means anything.
+# The number of a checkpointed block. Only which operators share it matters.
 _GROUP_META = "ac_graph_id"
-# Metadata of a body that says where it came from, not what it does.
+# Metadata of a body that records its origin, not its behavior.
 _BODY_META_IGNORED = frozenset({"dynamo_flat_name_to_original_fqn", "dynamo_compile_id", "backend_id"})
 # The bodies that AOTAutograd looks up by name, not through a node.
 _BODIES_BY_NAME = ("saved_tensors_hooks_pack_0", "saved_tensors_hooks_unpack_0")
@@ -89,9 +89,9 @@ _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 class CanonicalGraph:
     """The records of one graph module and of all bodies that it calls.
 
-    ``records`` has one list of records for each module, the root first, bodies by first use; a record names what it
-    calls by a number in ``targets``.  ``examples`` has a node for each thing that is called, and every node that calls
-    a method: whether a graph may be cached is asked of them.
+    ``records`` has one list of records for each module: the root first, then bodies by first use. A record refers to
+    its target by a number in ``targets``. ``examples`` has one node for each target, and every node that calls a
+    method; whether the graph may be cached is checked on these nodes.
     """
 
     def __init__(self, root: GraphModule, serialize: Serialize, describe: Describe | None = None) -> None:
@@ -113,12 +113,12 @@ class CanonicalGraph:
                 self.records[0].append(("by name", name, self.body(getattr(root, name))))
 
     def let_go(self) -> None:
-        """Keeps the records, and nothing of the graph."""
+        """Releases the graph; the records stay."""
         self.modules.clear()
         self.examples.clear()
 
     def body(self, module: GraphModule) -> int:
-        """Number of a body; its records are made when the walk first comes to it."""
+        """Number of a body; its records are made when the walk first reaches it."""
         found = self._numbers.get(id(module))
         if found is None:
             found = self._numbers[id(module)] = len(self.modules)
@@ -128,7 +128,7 @@ class CanonicalGraph:
         return found
 
     def attribute(self, module: GraphModule, name: str) -> tuple[Any, ...]:
-        """What a ``get_attr`` or ``call_module`` node of ``module`` names, by what it is."""
+        """The key of what a ``get_attr`` or ``call_module`` node of ``module`` refers to."""
         value = _get_attr(module, name)
         if isinstance(value, GraphModule):
             return ("body", self.body(value))
@@ -148,14 +148,14 @@ class CanonicalGraph:
         return ("module", number, self.serialize(module), [self._indices.get(id(t)) for t in tensors])
 
     def identifier(self, name: str) -> tuple[str, int]:
-        """Key of the name under which a region's calls share what is compiled."""
+        """Key of a region's identifier, by which its calls share compiled code."""
         return ("region", self._identifiers.setdefault(name, len(self._identifiers)))
 
     def group(self, number: Any) -> int:
         return self._groups.setdefault(number, len(self._groups))
 
     def target(self, node: Node) -> int:
-        """Number of what a node calls, by first use."""
+        """Number of the target of a node, by first use."""
         target = node.target
         number = self.numbers_of_targets[target] = len(self.targets)
         self.examples[target] = node
@@ -235,7 +235,7 @@ class _Walk:
         self.records.append((self.fixed_before[node], op, target, args, named, meta))
 
     def _attribute(self, node: Node, target: tuple[Any, ...]) -> None:
-        # It is the same thing wherever, and however often, it is read.
+        # An attribute is the same value wherever, and however often, it is read.
         found = self.attributes.get(target)
         if found is None:
             found = self.attributes[target] = len(self.records)
@@ -250,9 +250,9 @@ class _Walk:
 
     def _module_meta(self) -> Any:
         if self.graph.modules[0] is self.module:
-            return None  # the root's is Dynamo's account of the compile; what codegen reads of it has parts of its own
+            return None  # Dynamo's data about the compile; what codegen reads of it is in other parts of the key
         kept = {k: v for k, v in self.module.meta.items() if k not in _BODY_META_IGNORED}
-        # Stock replaces a checkpoint's policy function by the hash that the user gives it.
+        # Stock's details contain the user's hash of a checkpoint's policy function.
         kept.pop("_checkpoint_context_fn", None)
         return self._described(kept)
 
@@ -268,7 +268,7 @@ class _Walk:
         return self._value(value)
 
     def _value(self, value: Any) -> Any:
-        """Key of an argument: a number stands for a node, everything else says its type."""
+        """Key of an argument: a number for a node; any other key names the type of its value."""
         kind = type(value)
         if kind is Node:
             return self.number[value]
@@ -277,11 +277,11 @@ class _Walk:
         if kind in _TORCH_CONSTANTS:
             return (kind.__name__, str(value))
         if isinstance(value, (tuple, list)):
-            # fx's own immutable containers stand for the plain ones, named tuples and sizes for themselves.
+            # fx's own immutable containers count as plain ones; named tuples and sizes keep their type.
             name = "list" if isinstance(value, list) else "tuple" if kind is tuple else _get_qualified_name(kind)
             return (name, [self._value(v) for v in value])
         if isinstance(value, dict):
-            # Order counts: the caller sees that of a dict that the graph returns.
+            # Order counts: a dict that the graph returns shows it to the caller.
             return ("dict", [(self._value(k), self._value(v)) for k, v in value.items()])
         if kind is slice:
             return ("slice", self._value(value.start), self._value(value.stop), self._value(value.step))
@@ -292,7 +292,7 @@ _META_KEYS = frozenset({*_META_READ, _GROUP_META})
 
 
 def _indices_of_inputs(root: GraphModule) -> dict[int, tuple[int, ...]]:
-    """Where AOTAutograd passes each parameter and buffer: id -> indices among the lifted inputs."""
+    """id of each parameter and buffer -> its indices among the inputs that AOTAutograd lifts."""
     indices: dict[int, tuple[int, ...]] = {}
     lifted: Iterable[Any] = (
         *(t for _, t in root.named_parameters(remove_duplicate=False)),
@@ -323,7 +323,7 @@ class _Freedom(enum.Enum):
 
 @functools.cache
 def _freedom(op: str, target: Any) -> tuple[_Freedom, int | None]:
-    """Freedom of a target's calls, and the position of its parameter ``inplace`` if it has one."""
+    """Freedom of a target's calls, and the position of its parameter ``inplace``, if any."""
     if target is getattr:
         return _Freedom.ASK, None
     probe = torch.fx.Graph().create_node(op, target, ())
@@ -356,7 +356,7 @@ _WRITING_NAMES = frozenset(
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node only computes its result, so that it may stand anywhere between two that do more."""
+    """Whether a node does nothing but compute its result, so that it may be moved between two fixed nodes."""
     if node.kwargs and not node.kwargs.keys().isdisjoint(_WRITING_KEYWORDS):
         return False
     freedom, inplace = _freedom(node.op, node.target)

@@ -1,7 +1,7 @@
-"""The inputs of a graph as values, with symbols of sizes numbered by where they occur first.
+"""The inputs of a graph as values, with symbols of sizes numbered by first occurrence.
 
-A symbol is named after the argument it was first seen in, so two programs whose arguments have other names have other
-symbols.  What a symbol may be, and which sizes share one, is what compiled code depends on.
+A symbol is named after the argument in which it was first seen, so programs whose arguments have different names have
+different symbols. Compiled code depends only on the range of a symbol and on which sizes share it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SymbolNames:
                 self._name(expression)
             else:
                 compound.append(expression)
-        # Symbols that never occur alone: in an order that depends on their names, so perhaps a miss, never a wrong hit.
+        # Symbols that never occur alone are ordered by their own names. This may cause a miss, but never a wrong hit.
         for expression in compound:
             for symbol in sorted(expression.free_symbols, key=str):
                 self._name(symbol)
@@ -42,14 +42,14 @@ class SymbolNames:
         return name
 
     def text(self, number: Any) -> str:
-        """A symbolic number as text that does not depend on how its symbols are called."""
+        """A symbolic number as text that does not depend on the names of its symbols."""
         expression = number.node.expr
         for symbol in sorted(expression.free_symbols, key=str):
             self._name(symbol)
         return str(expression.xreplace(self.names))
 
     def facts(self) -> list[Any]:
-        """What the shape environment takes for granted of each symbol, where no guard says so."""
+        """What the shape environment assumes of each symbol without a guard."""
         env = self.shape_env
         if env is None:
             return []
@@ -70,11 +70,12 @@ class SymbolNames:
 
 
 def specialized_to(specialization: Any, sources: Sequence[Any] | None) -> tuple[int | str, str] | None:
-    """Which size a graph is compiled for, and what is taken for granted of it; None when nothing is.
+    """The size that a graph is compiled for, as (argument, condition); None if there is no specialization.
 
-    Dynamo compiles one graph for all sizes, and again for each condition of ``mark_dynamic(specialize_on=[...])``.  It
-    notes the condition at the graph and in the shape environment, under the symbol of the first compile: the inputs
-    have the same metadata each time.  The condition is asked what it says of a symbol, so it may be written in any way.
+    Dynamo compiles one graph for all sizes, and another for each condition of ``mark_dynamic(specialize_on=[...])``. It
+    notes the condition in the graph's metadata and in the shape environment, under the symbol of the first compile: the
+    inputs have the same metadata each time. The key has the condition's result for a fresh symbol, so it does not
+    depend on how the condition is written.
     """
     if specialization is None:
         return None
@@ -99,7 +100,7 @@ def _expressions(inputs: Sequence[Any]) -> Iterator[Any]:
 
 
 def shared_memory(inputs: Sequence[Any]) -> list[Any]:
-    """Which inputs share memory, and how: AOTAutograd compiles a program that writes to one of them for that."""
+    """Which inputs share memory, and how. AOTAutograd compiles for this if the program writes to one of them."""
     users: dict[StorageWeakRef, list[int]] = {}
     for index, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.layout == torch.strided and not _is_wrapper(value):
@@ -119,6 +120,6 @@ def _is_wrapper(value: torch.Tensor) -> bool:
 def _view(index: int, inputs: Sequence[Any], first: dict[int, int]) -> tuple[Any, ...]:
     tensor = inputs[index]
     base = tensor._base
-    # The same tensor twice, a view of another input, views of one base: each is handled in its own way.
+    # The same tensor twice, a view of another input, and views of one base are each handled differently.
     seen = None if base is None else first.setdefault(id(base), -1 - len(first))
     return index, first[id(tensor)], tensor.storage_offset(), seen, base is not None and base.requires_grad

@@ -1,4 +1,4 @@
-"""Overlay of torch._functorch._aot_autograd.graph_compile: regions that were partitioned keep their aliasing.
+"""Overlay of torch._functorch._aot_autograd.graph_compile: prepares and corrects the partitioning of regions.
 
 A graph is printed only if a log or a cache entry wants it.
 """
@@ -46,7 +46,7 @@ def run_joint_graph_passes_on_hops(
 
 
 def _nobody_reads(aot_config: AOTConfig, log: logging.Logger) -> bool:
-    """Whether the words for a graph go to no log, and to no cache entry that would log them when it is loaded."""
+    """Whether neither a log nor a cache entry, which would log it when loaded, wants the text of a graph."""
     return aot_config.cache_info is None and not trace_log.handlers and not log.isEnabledFor(logging.INFO)
 
 

@@ -1,17 +1,17 @@
-"""After the regions of a joint graph were partitioned: say in the graph around them what their results alias.
+"""Records what the results of partitioned regions alias, in the graph around their calls.
 
 Note [What a partitioned region returns]
-The partitioner makes the forward body return, besides its results, what the backward body needs. Often that is
-an argument (a weight) or one of the results once more. Stock describes each such output by the fake tensor of
-the *body's* graph: its storage is that of the body's placeholder, shared by all calls, and unknown in
-the graph around them. From there on a saved weight looks like memory of its own, is counted among the donated
-buffers, and the backward writes its gradients into the parameter, or into a tensor that the user holds.
+The partitioner makes the forward body return, besides its results, the values that the backward body needs. Often such
+a value is an argument (a weight), or one of the results again. Stock describes each such output by the fake tensor of
+the *body's* graph. Its storage is that of the body's placeholder: all calls share it, and the graph around them does
+not know it. So a saved weight looks like separate memory and is counted among the donated buffers, and the backward
+writes its gradients into the parameter, or into a tensor that the user holds.
 
-So, for every call on its own:
-  - an output that is an argument of the body is that operand of the call, in the graph itself;
-  - an output that is returned twice is one value, in the graph itself;
-  - an output that is a view of either gets a fake tensor on that storage;
-  - any other output gets a fake tensor with a storage of its own, so it is donated if flat would donate it.
+So, for each call separately:
+- an output that is an argument of the body is replaced by that operand of the call, in the graph itself;
+- an output that is returned twice becomes one value, in the graph itself;
+- an output that is a view of either gets a fake tensor on that storage;
+- any other output gets a fake tensor with a storage of its own, so it is donated if flat would donate it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _storage(val: FakeTensor) -> int:
 
 
 def _making(mode: FakeTensorMode) -> contextlib.ExitStack:
-    """Within, fake tensors of ``mode`` are made of meta tensors, and no guard is made of their sizes."""
+    """A context in which fake tensors of ``mode`` are made from meta tensors, and no guards on their sizes are made."""
     within = contextlib.ExitStack()
     within.enter_context(in_kernel_invocation_manager(mode))
     if mode.shape_env is not None:
@@ -64,13 +64,13 @@ class _Call:
     def say_aliases(self) -> None:
         self._merge_equal_outputs()
         vals = list(self.node.meta["val"])
-        # storage in the body -> a tensor on it in the body, and the same tensor in the graph around the call
+        # storage in the body -> a tensor on it in the body, and its counterpart in the graph around the call
         known: dict[int, tuple[FakeTensor, FakeTensor]] = {}
         for inner, outer in zip(self.inputs, self.operands):
             if (a := _val(inner)) is not None and (b := _val(outer)) is not None:
                 known.setdefault(_storage(a), (a, b))
         for i, output in enumerate(self.outputs):
-            # What the tracer already used in the graph around the call keeps its storage.
+            # A value that the tracer already used in the graph around the call keeps its storage.
             a = _val(output)
             users = [b for item in self.items.get(i, ()) if (b := _val(item)) is not None]
             if a is not None and users and users[0] is not a and _storage(users[0]) != _storage(a):
@@ -93,7 +93,7 @@ class _Call:
         else:
             inner, outer = pair
             offset = like.storage_offset() - inner.storage_offset() + outer.storage_offset()
-            # A fake tensor from the cache of the operator has lost its offset.
+            # A fake tensor from the operator cache has lost its offset.
             known_offset = isinstance(offset, torch.SymInt) or offset >= 0
             val = on_storage(like.fake_mode, like, outer, offset if known_offset else like.storage_offset())
         for item in items:
@@ -125,7 +125,7 @@ class _Call:
 
 
 def say_aliases_of_regions(gm: GraphModule) -> None:
-    """Correct, call by call, what `gm` knows about the results of its partitioned regions."""
+    """Corrects, call by call, the fake tensors in `gm` of the results of its partitioned regions."""
     found = False
     for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
         if isinstance(node.args[1], str) and node.args[1].startswith("partitioned_"):

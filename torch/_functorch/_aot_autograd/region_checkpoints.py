@@ -1,10 +1,11 @@
-"""What a checkpoint returns to a region that has one too is saved, as in the graph without regions.
+"""Saves the values that lead from one checkpoint to a checkpoint in a region, as in the graph without regions.
 
 Note [A checkpoint ends where a call begins]
-Where one checkpoint takes what another one returns, the partitioner saves that value: else the backward of the second
-would have the first one computed again before its turn, and the memory of both would be held at once.  It sees that by
-the marks of the operators on both sides.  Where the second checkpoint is in a body, the operators on its side are there
-and not in the graph, so the value is marked here: if the body gives it to an operator that is to be computed again.
+If one checkpoint takes what another returns, the partitioner saves that value. Otherwise the backward of the second
+would recompute the first one too early, and the memory of both would be held at once. The partitioner recognizes such a
+value by the ``recompute`` marks of the operators on both sides. If the second checkpoint is in a body, its operators
+are not in the graph around the call. So the value is marked here, if the body passes it to an operator that must be
+recomputed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 
 def _backward_calls(joint_gm: GraphModule) -> Iterator[tuple[Node, GraphModule]]:
-    """The calls of joint bodies, which take the operands of their forward calls first, and the bodies."""
+    """The calls of joint bodies, and the bodies. A joint call takes the operands of its forward call first."""
     for call in joint_gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
         name, graph = call.args[1], call.args[0]
         if isinstance(name, str) and name.startswith("bw_") and isinstance(graph, Node):
@@ -28,7 +29,7 @@ def _backward_calls(joint_gm: GraphModule) -> Iterator[tuple[Node, GraphModule]]
 
 
 def save_between_checkpoints(joint_gm: GraphModule) -> None:
-    """Marks the values of a joint graph that end one checkpoint and begin another, where bodies are joint graphs."""
+    """Marks the values that lead from one checkpoint to another, in a joint graph whose bodies are joint graphs."""
     begins: dict[GraphModule, list[int]] = {}
     for call, body in _backward_calls(joint_gm):
         if body not in begins:

@@ -1,16 +1,16 @@
-"""Which values around calls of partitioned regions are saved for the backward, without asking the min-cut solver.
+"""Which values around calls of partitioned regions are saved for the backward, as far as this needs no min-cut solver.
 
 Note [A cut that needs no solver]
-What a partitioned region saves was decided when its body was partitioned.  The graph around the calls is still given
-to a solver of maximum flows, at a cost that grows with all the values that cross a boundary.  Of most of them the
-answer is known beforehand.  The forward call of a region is never run again in the backward, so its results can only
-be saved; so can the inputs of the graph.  Where such a value is read by the backward, every finite cut goes through
-it, whatever becomes of the others.
+What a partitioned region saves was decided when its body was partitioned. Stock still gives the graph around the calls
+to a max-flow solver, at a cost that grows with all values that cross a boundary. For most of them the answer is known
+beforehand. The forward call of a region is never run again in the backward, so its results can only be saved; the same
+holds for the inputs of the graph. If the backward reads such a value, every finite cut goes through it, whatever the
+rest of the cut is.
 
-Such a *settled* value leaves the network: all cuts become cheaper by the same amount, so the cheapest stay the
-cheapest, and the one nearest to the backward, which the solver returns, stays the nearest.  What has no path left from
-the source or to the sink leaves with it.  A value that could be fused with one of its readers stays, because the
-heuristics which forbid a recomputation follow such chains.
+Such a *settled* value is removed from the network. All cuts become cheaper by the same amount, so the cheapest stay the
+cheapest, and the cut nearest to the backward, which the solver returns, stays the nearest. Nodes without a remaining
+path from the source or to the sink are removed with it. A value that could be fused with one of its readers stays,
+because the heuristics that forbid a recomputation follow such chains.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from torch.fx import Graph, Node
 
 
 _CALL = torch.ops.higher_order.invoke_subgraph
-# Marks of nodes about which the solver has rules of its own: what the user wants recomputed, and what is written to an
-# input after the forward (from 2.15 on).
+# Metadata for which the solver has rules of its own: what the user wants recomputed, and what is written to an input
+# after the forward (from 2.15 on).
 _UNDECIDED = frozenset({"recompute", "aot_runtime_epilogue_input_mutation"})
 
 
 class PartOfGraph:
-    """Some nodes of a graph, for a reader that goes through ``nodes``."""
+    """Some nodes of a graph, for a reader that only iterates over ``nodes``."""
 
     def __init__(self, graph: Graph, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -42,7 +42,7 @@ def _is_call(node: Node) -> bool:
 
 
 class Settled:
-    """The values of a joint graph whose saving is settled, and what of the graph is left for the solver."""
+    """The values of a joint graph that are certain to be saved, and the rest of the graph for the solver."""
 
     def __init__(self, graph: Graph, node_info: Any, is_primal: Any) -> None:
         self._graph = graph
@@ -52,11 +52,11 @@ class Settled:
         self.saved = [node for node in graph.nodes if self._is_settled(node)]
 
     def rest(self) -> PartOfGraph | None:
-        """What the solver has to look at; None if it had better look at all of it."""
+        """The part of the graph that the solver must consider; None if it should consider all of it."""
         witness = next((node for node in self.saved if node.op == "placeholder"), None)
         if witness is None:
             return None
-        # With one settled value left in it, the network has a source and a sink.
+        # One settled value stays, so that the network has a source and a sink.
         self.saved.remove(witness)
         settled = set(self.saved)
         return PartOfGraph(self._graph, [node for node in self._graph.nodes if not self._is_idle(node, settled)])
@@ -75,7 +75,7 @@ class Settled:
         return read
 
     def _only_saved(self, node: Node) -> bool:
-        """Whether ``node`` is there in the forward and will not be computed again."""
+        """Whether ``node`` exists in the forward and will not be recomputed."""
         if node.op == "placeholder":
             return bool(self._is_primal(node))
         made_by: Any = node.args[0] if node.target is operator.getitem else None
@@ -88,7 +88,7 @@ class Settled:
         if node.op == "get_attr":
             return all(map(_is_call, node.users))
         if node in self._in_backward:
-            # It is where paths end, and no path is left that comes to it.
+            # Paths end in the backward, and no remaining path leads to this node.
             return all(
                 o in settled or o in self._in_backward or (o.op == "get_attr" and all(map(_is_call, o.users)))
                 for o in node.all_input_nodes

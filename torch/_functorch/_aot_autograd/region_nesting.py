@@ -1,15 +1,15 @@
-"""Regions inside regions: pair their forward and backward calls, so that they can be partitioned too.
+"""Pairs the forward and backward calls of regions inside regions, so that these can be partitioned too.
 
 Note [A region inside a region is partitioned first]
 The joint body of a region calls the forward of each inner region and, with the same operands and the tangents, the
-inner region's *joint* body. Stock leaves it there: the backward would run the inner forward again, at the cost of a
-recomputation, and with new random numbers where the body draws any, so that a dropout has one mask in the forward
-and another in its gradient. Partitioning the inner regions first, as the outer ones are, makes the inner backward
-read what the inner forward saved.
+inner region's *joint* body. Stock leaves it like this: the backward would run the inner forward again. That costs a
+recomputation and, if the body draws random numbers, draws new ones, so that a dropout has one mask in the forward and
+another in its gradient. If the inner regions are partitioned first, in the same way as the outer ones, the inner
+backward reads what the inner forward saved.
 
-Stock pairs calls by an id that a call is given while it is traced. Tracing the outer body once more stamps all inner
-forward calls with the id of the outer call, so the pairs are found again here: a backward call starts with the very
-operands of its forward call, and has its sequence number.
+Stock pairs calls by an id that a call gets while it is traced. Tracing the outer body once more gives all inner forward
+calls the id of the outer call, so the pairs are found again here: a backward call begins with the operands of its
+forward call, and has the same sequence number.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _forward_of(backward: Node, forwards: list[Node]) -> Node | None:
 
 
 def pair_inner_calls(body: GraphModule) -> bool:
-    """Give the calls inside a joint body ids that pair them. False when there is nothing to partition."""
+    """Gives the calls inside a joint body ids that pair them. Returns False if nothing can be partitioned."""
     forwards, backwards = list(_calls(body, "fw_")), list(_calls(body, "bw_"))
     pairs: dict[Node, Any] = {bw: _forward_of(bw, forwards) for bw in backwards}
     if not pairs or None in pairs.values() or len(set(pairs.values())) < len(pairs):
@@ -57,7 +57,7 @@ def pair_inner_calls(body: GraphModule) -> bool:
 
 
 def inner_bodies(joint_gm: GraphModule) -> Iterator[GraphModule]:
-    """The joint bodies in `joint_gm` which have regions of their own, ready to be partitioned."""
+    """The joint bodies in `joint_gm` that contain regions, with their calls paired for partitioning."""
     seen = set()
     for call in _calls(joint_gm, "bw_"):
         name = call.args[0].target  # type: ignore[union-attr]

@@ -1,16 +1,15 @@
-"""Overlay of torch._higher_order_ops.passes.inline_invoke_subgraph: bodies that are put back into the graph.
+"""Overlay of torch._higher_order_ops.passes.inline_invoke_subgraph: bodies that are inlined into the graph again.
 
 Note [A body belongs to one level]
-AOTAutograd traces the graph and, by itself, each body; where it meets a body it looks for it among
-the submodules of what it traces.  A body that is called both by a graph and from inside another
-body of that graph is found at the wrong place, and compiling fails.  Regions are cut out with that
-in mind (``_Cutter._body``), but afterwards a body that is called once is put back into the graph,
-and what it calls is one level higher than before.  So afterwards each level gets its own copy.
+AOTAutograd traces the graph and, separately, each body, and looks for a body among the submodules of what it traces. If
+both a graph and another body of that graph call a body, AOTAutograd looks in the wrong place, and compiling fails.
+Outlining avoids that (``_Cutter._body``), but afterwards a body with a single call is inlined again, and the bodies
+that it calls move up one level. So each level then gets its own copy.
 
 Note [A module of a graph is visited once]
-Stock visits the descendants of each descendant, and leaves a body that was put back where it was, with all that is
-under it. So the number of visits, and of the times that a body's code is written, doubles with each level of nesting.
-Here each module is visited once, after its children, and a body goes when it is put back.
+Stock visits the descendants of each descendant, and does not remove a body that was inlined, nor its submodules. So the
+number of visits, and of recompiles of a body's code, doubles with each level of nesting. Here each module is visited
+once, after its children, and a body is removed when it is inlined.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def inline_invoke_subgraph(gm: GraphModule) -> GraphModule:
 
 
 def _put_back(module: torch.nn.Module, chosen: Callable[[GraphModule, Node], bool], seen: set[int]) -> None:
-    """Puts the bodies of chosen calls into the graphs around them: Note [A module of a graph is visited once]."""
+    """Inlines the bodies of chosen calls: Note [A module of a graph is visited once]."""
     if id(module) in seen:
         return
     seen.add(id(module))
@@ -61,7 +60,7 @@ def _put_back(module: torch.nn.Module, chosen: Callable[[GraphModule, Node], boo
     if not calls:
         return
     names = {str(call.args[0].target) for call in calls}
-    for name in names:  # each call of such a body is put back
+    for name in names:  # each call of such a body is inlined
         strip(getattr(module, name))
     inline_invoke_subgraph_nodes(module, calls)
     names -= {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
@@ -72,14 +71,14 @@ def _put_back(module: torch.nn.Module, chosen: Callable[[GraphModule, Node], boo
 
 class _Levels:
     def __init__(self) -> None:
-        # identifier -> the level at which it keeps its name: the first at which it is found
+        # identifier -> the level at which the body keeps its name: the first one where it is found
         self._level: dict[str, int] = {}
-        # (identifier, level) -> the copy for that level, and its identifier
+        # (identifier, level) -> the identifier of the copy for that level, and the copy
         self._copies: dict[tuple[str, int], tuple[str, GraphModule]] = {}
         self._seen: set[int] = set()
 
     def part(self, module: GraphModule, level: int) -> None:
-        """Gives the calls in ``module``, and inside what it calls, bodies of their level."""
+        """Gives the calls in ``module``, and in the bodies that it calls, bodies of their level."""
         if id(module) in self._seen:
             return
         self._seen.add(id(module))

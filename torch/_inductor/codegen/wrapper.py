@@ -1,7 +1,7 @@
-"""Overlay of torch._inductor.codegen.wrapper: calls of a region, early kernels, memory that is a body's, numbers.
+"""Overlay of torch._inductor.codegen.wrapper: calls of a region, early kernels, memory donated to a body, constants.
 
-A call does not check again what its caller has checked.  See Note [An operand that dies in every call] in
-regions/donation.py for who frees and who reuses memory that a body may write over.
+A call does not repeat the checks of its caller. Note [An operand that dies in every call] in regions/donation.py says
+who frees and who reuses memory that a body may overwrite.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch_regions.overlay import replaces, stock
 
 @replaces("PythonWrapperCodegen.codegen_input_size_asserts")
 def codegen_input_size_asserts(self: Any) -> None:
-    # An operand of a call is an input of the graph around it, which is checked there before its first use, or a buffer
-    # that was made with the strides that the body was compiled for. Checked in the body, it would be so in each call.
+    # An operand of a call is an input of the graph around it, which checks it before its first use, or a buffer made
+    # with the strides that the body was compiled for. An assert in the body would be repeated in each call.
     if not getattr(V.graph, "is_body_of_region", False):
         stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_input_size_asserts")(self)
 
@@ -43,7 +43,7 @@ def define_kernel(
 
 
 def _is_donated_to_body(name: str) -> bool:
-    # Not all inputs are memory: of an object, Inductor has no original.
+    # An input may be an object, which is not in ``graph_inputs_original``.
     originals = V.graph.graph_inputs_original
     return getattr(V.graph, "is_body_of_region", False) and isinstance(originals.get(name), DonatedBuffer)
 
@@ -58,7 +58,7 @@ def codegen_invoke_subgraph(self: Any, invoke_subgraph: Any) -> None:
 def codegen_free(self: Any, buffer: Any) -> None:
     name = buffer.get_name()
     if name in getattr(V.graph, "given_away", ()):
-        # It is the body's, which may have returned it.
+        # The memory belongs to the body, which may have returned it.
         self.freed.add(name)
         self.writeline(FreeLine(self, buffer))
     elif _is_donated_to_body(name) and self.can_reuse(buffer):
@@ -70,7 +70,7 @@ def codegen_free(self: Any, buffer: Any) -> None:
 
 @replaces("PythonWrapperCodegen.codegen_python_sizevar")
 def codegen_python_sizevar(self: Any, x: Any, *, simplify: bool = True) -> str:
-    # Of each input and each buffer all sizes and strides are written, for a benchmark of the code as well.
+    # This runs for all sizes and strides of each input and each buffer, and again for the benchmark of the code.
     if type(x) is int or isinstance(x, sympy.Integer):
         return str(int(x))
     return stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_python_sizevar")(

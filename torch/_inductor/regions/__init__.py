@@ -1,1 +1,1 @@
-"""What Inductor does with the bodies of regions."""
+"""Lowering, memory and cached code of the bodies of regions."""

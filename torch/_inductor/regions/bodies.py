@@ -1,4 +1,4 @@
-"""The body of a region for Inductor: found in the cache, or lowered, once for all calls in a graph."""
+"""Makes the body of a region for Inductor, once for all calls in a graph: loads it from the cache or lowers it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare(subgraph: Any, examples: list[Any]) -> None:
-    """Gives ``subgraph`` the body that calls need, and what they must know of its memory."""
+    """Gives ``subgraph`` its body and the data about its memory that calls need."""
     around = V.graph
     try:
         key = key_of(subgraph.graph_module, examples, around)
@@ -38,12 +38,13 @@ def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = N
     body = around.make_subgraph(gm=subgraph.graph_module, example_inputs=examples, subgraph_name=subgraph.name)
     if name is not None:
         body.name = name
-    # The indices of donated inputs are about the graph around the calls; here they would let the body write into
-    # arguments at the same positions, which the caller or a later call still needs. What it may write to is decided
-    # when code is generated (regions/donation.py).
+    # These indices refer to inputs of the graph around the calls. In the body they would permit writes to the arguments
+    # at the same indices, which the caller or a later call still needs. Code generation decides which arguments the
+    # body may write to (regions/donation.py).
     body.bw_donated_idxs = None
     body.is_body_of_region = True
-    # Kernels are named after the nodes that they come from. Those of the graph around the call are not among them.
+    # Kernels are named after the nodes from which they were lowered. Nodes of the graph around the call are not among
+    # them.
     with V.set_graph_handler(body), patch.object(ir.IRNode, "_current_origins", OrderedSet()):
         body.run(*examples)
         memory = analyse(body)
@@ -56,15 +57,15 @@ def _tell(name: str, refusal: BodyBypass) -> None:
 
 
 class Body:
-    """In the place of a lowered graph: what the graph around a body asks it for."""
+    """Stands in for a lowered graph: provides what the graph around a body reads."""
 
-    # A body with symbolic sizes is not kept, so there are no symbols to translate.
+    # A body with symbolic sizes is not cached, so no symbols need translation.
     graph_input_names: tuple[str, ...] = ()
     graph_inputs: dict[str, Any] = {}  # noqa: RUF012
     cpp_wrapper = fx_wrapper = False
 
     def __init__(self, subgraph: Any, examples: list[Any], around: Any, key: str) -> None:
-        """Found, or lowered.  Raises ``BodyBypass``."""
+        """Loads the body or lowers it. Raises ``BodyBypass``."""
         self.name = around.qualify_name(subgraph.name)
         self.example_inputs = examples
         self.subgraph = subgraph
@@ -108,12 +109,12 @@ class Body:
             code = compile_alone(self.lowered)
         except NotApartError as error:
             raise BodyBypass(BypassReason.CODE, error) from error
-        # Again: code generation lowers what was left for it.
+        # Checked again, because code generation may lower more nodes.
         check_lowered(self.lowered, self.kept.memory)
         return code
 
     def _text_in_place(self) -> str:
-        """The code generated for this program only.  Lowered anew: a graph's code is generated once."""
+        """Code for this program only. The body is lowered again, because a graph's code can be generated only once."""
         body, _ = _lower(self.subgraph, self.example_inputs, self.around)
         donate(body, self.subgraph.donated)
         with V.set_graph_handler(body):

@@ -1,9 +1,9 @@
-"""Bodies of regions that were compiled before, kept beside FxGraphCache's entries under keys of their own.
+"""Caches compiled bodies of regions beside FxGraphCache's entries, under keys of their own.
 
-A new program around a known body then compiles only what is new.  What is kept is text and numbers: the code of the
-body (see Note [A body is an object file]) and what its callers must know of its memory.  A body is kept only if
-nothing else matters, and if all that its lowering reads is in its key; every other body is lowered as without a cache,
-for a ``BypassReason`` that is logged.
+A new program around a known body then compiles only what is new. An entry is text and numbers: the code of the body
+(see Note [A body is an object file]) and the data about its memory that its callers need. A body is cached only if its
+callers need nothing else, and if its key contains everything that its lowering reads. Every other body is lowered as
+without a cache, for a ``BypassReason`` that is logged.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from torch.fx.operator_facts import NAMESPACES_OF_TORCH
 log = logging.getLogger(__name__)
 
 FOLDER = "regions"
-# What lowers each operator when Inductor is imported; what a program puts in its place later is in no key.
+# Lowerings of each operator when Inductor is imported; no key contains those that a program replaces later.
 _LOWERINGS = {target: lower for target, lower in lowerings.items() if isinstance(target, OpOverload)}
 
 
 class BypassReason(enum.Enum):
-    """Why a body is lowered without looking for it, or not kept."""
+    """Why a body is lowered without a lookup, or not cached."""
 
     OFF = "caches are off"
     WRAPPER = "another wrapper than Python's is written"
@@ -63,7 +63,7 @@ class BypassReason(enum.Enum):
 
 
 class BodyBypass(Exception):
-    """A body is not kept."""
+    """A body is not cached."""
 
     def __init__(self, reason: BypassReason, detail: object = "") -> None:
         super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
@@ -82,9 +82,9 @@ PARTS: dict[str, str] = {
     "default_device": "factories would make tensors on another device",
     "matmul": "products would be made by another library",
 }
-# Fields of stock's details that parts above stand for.
+# Fields of stock's details that the parts above replace.
 _STOOD_FOR = frozenset({"gm", "example_inputs", "fx_kwargs"})
-# Metadata that says where a node came from, or what other metadata says. It gets into comments and names of kernels.
+# Metadata that gives the origin of a node or follows from other metadata. It gets into comments and names of kernels.
 _META_IGNORED = frozenset(
     (
         "stack_trace",
@@ -100,9 +100,9 @@ _META_IGNORED = frozenset(
         "tensor_meta",
     )
 )
-# The same of a body's graph module.
+# Likewise for a body's graph module.
 _MODULE_META_IGNORED = frozenset({"dynamo_flat_name_to_original_fqn", "dynamo_compile_id", "backend_id"})
-# What lowering makes of operators that compute something from tensors and numbers.
+# IR nodes that lowering makes of operators that only compute from tensors and numbers.
 _NODES = frozenset(
     (
         ir.ComputedBuffer,
@@ -118,7 +118,7 @@ _NODES = frozenset(
 
 
 def key_of(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
-    """The key of a body that is about to be lowered for the graph ``around``.  Raises ``BodyBypass``."""
+    """The key of a body to be lowered for the graph ``around``. Raises ``BodyBypass``."""
     _check_surroundings(around)
     if unknown := gm.meta.keys() - _MODULE_META_IGNORED:
         raise BodyBypass(BypassReason.UNKEYABLE, f"metadata {sorted(unknown)}")
@@ -170,10 +170,10 @@ def _check_surroundings(around: Any) -> None:
         raise BodyBypass(BypassReason.AUTOTUNED)
     if config.trace.enabled or config.trace.provenance_tracking_level:
         raise BodyBypass(BypassReason.RECORDED)
-    # The lowering of one operator may call that of any other.
+    # One operator's lowering may call any other.
     if replaced := next((target for target, lower in _LOWERINGS.items() if lowerings.get(target) is not lower), None):
         raise BodyBypass(BypassReason.LOWERING, replaced)
-    # Stock registers a function of its own that makes the scheduling of the configured backend.
+    # Stock registers one of its own functions, which creates the scheduling of the configured backend.
     scheduling: Any = get_scheduling_for_device("cpu")
     registered = (getattr(scheduling, "__module__", None), get_wrapper_codegen_for_device("cpu"))
     if config.cpu_backend != "cpp" or registered != (get_scheduling_for_device.__module__, PythonWrapperCodegen):
@@ -198,7 +198,7 @@ def _check_node(node: Node) -> None:
 
 def _described(node: Node) -> Any:
     """All metadata of a node that lowering may read."""
-    # Not every output has a value noted; the nodes that it returns have theirs.
+    # An output node may lack a value; the nodes that it returns have theirs.
     ignored = _META_IGNORED | {"val"} if node.op == "output" else _META_IGNORED
     return [(name, _value(name, value)) for name, value in sorted(node.meta.items()) if name not in ignored]
 
@@ -211,7 +211,7 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return ("dict", [(_value(name, k), _value(name, v)) for k, v in value.items()])
     if name == "desc" and value is not None:
-        # Whether a result is saved for the backward is what counts, not its name.
+        # The class says whether a result is saved for the backward; its name does not matter.
         return type(value).__name__
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise BodyBypass(BypassReason.SYMBOLIC_SIZES)
@@ -233,7 +233,7 @@ def _tensor(value: Any) -> Any:
 
 
 def check_lowered(graph: Any, memory: RegionMemory) -> None:
-    """Raises ``BodyBypass`` if lowering made anything that is not in the code or in ``memory``."""
+    """Raises ``BodyBypass`` if lowering made anything that is neither in the code nor in ``memory``."""
     if graph.constants or graph.torchbind_constants or graph.constant_reprs or graph.opaque_value_type_classes:
         raise BodyBypass(BypassReason.CONSTANT)
     if graph.effectful_ops:
@@ -254,16 +254,17 @@ def _path(key: str) -> str:
 
 @dataclass
 class CachedBody:
-    """What is kept of a body."""
+    """The cached data of a body."""
 
     memory: RegionMemory
-    # Which operands the body may write over is known only when its calls are in their order (regions/donation.py).
-    # So there is code for each such choice; that for another one would write over what is still to be read.
+    # Which operands the body may overwrite is known only when its calls have been ordered (regions/donation.py). So
+    # each such choice has its own code; the code for another choice would overwrite an operand that is still to be
+    # read.
     codes: dict[str, BodyCode]  # indices of donated operands to code
 
 
 def save(key: str, body: CachedBody) -> None:
-    """Keeps a body.  Warns where it may not write."""
+    """Caches a body. Warns if the folder is not writable."""
     memory = body.memory
     outputs = [
         None if o.layout is None else {"buffer": o.buffer, "operand": o.operand, "layout": _plain(o.layout)}
@@ -279,10 +280,10 @@ def save(key: str, body: CachedBody) -> None:
 
 
 def load(key: str, results: int, operands: int) -> CachedBody | None:
-    """The body that was kept under a key.
+    """The body cached under a key, or None.
 
-    An entry that cannot be read, is of another key, or is not of a body with so many results and operands, counts as
-    none: it is reported once and removed.
+    An entry that is unreadable, has another key, or is for another number of results or operands counts as a miss; it
+    is reported once and removed.
     """
     path = _path(key)
     try:
@@ -305,12 +306,12 @@ def load(key: str, results: int, operands: int) -> CachedBody | None:
 
 
 def _digest(key: str, content: bytes) -> bytes:
-    # With the key: an entry that was moved or copied to another key is another body's.
+    # The digest includes the key, so an entry that was moved or copied to another key does not match.
     return hashlib.sha256(key.encode() + b"\n" + content).hexdigest().encode()
 
 
 def _check_memory(memory: RegionMemory, results: int, operands: int) -> None:
-    """Raises ``ValueError`` where ``memory`` would fail in a call: then it is too late for another body."""
+    """Raises ``ValueError`` if ``memory`` would make a call fail later, when no other body can be made."""
     if len(memory.outputs) != results:
         raise ValueError(f"it has {len(memory.outputs)} results, not {results}")
     indices = [(output.operand, operands) for output in memory.outputs if output.operand is not None]

@@ -1,17 +1,17 @@
-"""The operands of a body that it may write over.
+"""The operands that a body may overwrite.
 
 Note [An operand that dies in every call]
-Flat, Inductor gives a buffer's memory to the next one that is allocated after its last reader.  A call of a region is
-one reader.  What dies in it (a value that only this layer's backward reads, a gradient, the layer's input) would stay
-until it returns, and all that the body makes would be new memory.
+In a flat graph, Inductor gives a buffer's memory to the next buffer that is allocated after its last reader. A call of
+a region is one reader. An operand that dies in the call (a value that only this layer's backward reads, a gradient, the
+layer's input) would stay until the call returns, and everything that the body makes would need new memory.
 
-So an operand that dies in *every* call of a body is a donated buffer inside of it, which is Inductor's word for an
-input that may be written over, and the graph around the calls does not use its memory again: a result of the body may
-live there.  Whether it dies in a call is known exactly when code is generated.  The order of all readers is fixed then,
-and the question is the one that Inductor asks itself: is this the last reader of a buffer that it may reuse?  Buffers
-that alias others, inputs that were not donated, results and constants are none.  Operands in which a result of the body
-lives, or that the body is known to write to, are told to the caller in other ways (Note [The memory of a region's
-outputs] in regions/memory.py) and are not donated.
+So an operand that dies in *every* call of a body becomes, inside the body, a donated buffer (Inductor's term for an
+input that may be overwritten). The graph around the calls does not use its memory again, because a result of the body
+may live there. Whether the operand dies in a call is known exactly when code is generated. The order of all readers is
+fixed then, and the test is Inductor's own: is this the last reader of a buffer that it may reuse? Buffers that alias
+others, inputs that were not donated, results and constants fail it. Operands that hold a result of the body, or that
+the body is known to write to, are reported to the caller in other ways (Note [The memory of a region's outputs] in
+regions/memory.py) and are not donated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from torch.utils._ordered_set import OrderedSet
 
 
 def give_away(call: Any) -> None:
-    """Before the code of ``call`` is generated: decides what its body may write over, and leaves that to the body."""
+    """Before the code of ``call`` is generated, decides which operands its body may overwrite, and leaves them to the
+    body.
+    """
     from torch._inductor.graph import GraphLowering  # which imports the wrapper, which asks for this
 
     around, subgraph = V.graph, call.subgraph
@@ -40,28 +42,28 @@ def give_away(call: Any) -> None:
 
 
 def given_away_by(graph: Any) -> OrderedSet[str]:
-    """The buffers of a graph that are a body's since one of its calls."""
+    """The buffers of a graph that one of its calls has given to a body."""
     if not hasattr(graph, "given_away"):
         graph.given_away = OrderedSet()
     return graph.given_away  # type: ignore[no-any-return]
 
 
 def donate(body: Any, indices: list[int]) -> None:
-    """Makes the operands of a lowered body at ``indices`` its own, before its code is generated."""
+    """Donates the operands at ``indices`` to a lowered body, before its code is generated."""
     for index in indices:
         name = body.graph_input_names[index]
         operand = body.graph_inputs_original[name]
         donated = ir.DonatedBuffer(name=name, layout=operand.get_layout())
         body.graph_inputs_original[name] = body.graph_inputs[name].data.data = donated
         if operand.get_device_or_error().type == "cpu":
-            # No code for the CPU counts on alignment, and every input is noted as without it. Noted so, the memory
-            # could not be that of a buffer that the body makes.
+            # CPU code does not depend on alignment, so every input is marked as unaligned. With that mark, a buffer
+            # that the body makes could not reuse the memory.
             body.unaligned_buffers.discard(name)
 
 
 def _dying_in_every_call(subgraph: Any, around: Any) -> list[int]:
     if around.cpp_wrapper or around.fx_wrapper or around.aot_mode or config.memory_planning:
-        # Another wrapper has its own way to call a body, and planning its own to place buffers.
+        # Other wrappers call a body differently, and memory planning places buffers itself.
         return []
     memory = subgraph.region_memory
     kept = {output.operand for output in memory.outputs} | set(memory.mutated)
@@ -77,7 +79,7 @@ def _dying_in_every_call(subgraph: Any, around: Any) -> list[int]:
 
 
 def _own_inputs(around: Any) -> set[str]:
-    """The inputs of a graph that are not known to share memory with another one, as two saved views do."""
+    """The inputs of a graph that are not known to share memory with another input. Saved views of one tensor would."""
     storages = {
         name: value.untyped_storage()._cdata
         for name, value in zip(around.graph_input_names, around.example_inputs)
@@ -88,7 +90,7 @@ def _own_inputs(around: Any) -> set[str]:
 
 
 def _dying(call: Any, node: Any, around: Any, own_inputs: set[str]) -> set[int]:
-    """Indices of the operands whose memory is not needed after ``call``, and that share it with no other."""
+    """Indices of the operands whose memory is not needed after ``call`` and belongs to no other operand."""
     buffers = [buffer_of(operand) for operand in call.inputs]
     names = ["" if buffer is None else buffer.get_name() for buffer in buffers]
     # If one buffer aliases another, count both as operands, so that neither is donated.
@@ -102,7 +104,7 @@ def _dying(call: Any, node: Any, around: Any, own_inputs: set[str]) -> set[int]:
 
 
 def _owners(name: str, around: Any) -> set[str]:
-    """The buffers in whose memory the buffer ``name`` is, or may be: itself, and all that it is a part or a view of."""
+    """The buffers whose memory the buffer ``name`` may be in: itself, and all that it is a part or a view of."""
     owners: set[str] = set()
     left = [name]
     while left:
@@ -130,7 +132,7 @@ def _may_reuse(buffer: Any, around: Any) -> bool:
 
 
 def _is_whole(operand: Any, buffer: Any) -> bool:
-    """Whether an operand has all the memory of its buffer, so that what the body believes its size to be is so."""
+    """Whether an operand covers all memory of its buffer, so that the size that the body assumes is correct."""
     while isinstance(operand, ir.MutableBox):
         operand = operand.data
     if operand is buffer:
@@ -144,7 +146,7 @@ def _is_whole(operand: Any, buffer: Any) -> bool:
 
 
 def _is_dense(layout: ir.Layout) -> bool:
-    """Whether no two elements are in one place, and none between them is left out."""
+    """Whether the elements neither overlap nor leave gaps between them."""
     elements = 1
     for stride, size in sorted((int(n), int(m)) for n, m in zip(layout.stride, layout.size)):
         if size != 1 and stride != elements:

@@ -1,14 +1,16 @@
-"""Kernels of a program with regions go to the C++ compiler as soon as their code is known.
+"""Sends the kernels of a program with regions to the C++ compiler as soon as their code is known.
 
 Note [Kernels are compiled early]
-Inductor starts to compile kernels when the code of the whole program is written and loaded.  In a program with calls
-of regions they are there long before that: the code of a body is generated at the first call, and all other calls come
-after it.  So each kernel is handed over when it is defined, those of the graph around the calls too (bodies have no
-kernel that it has defined before them).  Its line in the program then finds the job under way, as Inductor keeps jobs
-by source and compiler command: another one would only be a job of its own.
+Inductor starts to compile kernels when the code of the whole program is written and loaded. In a program with calls of
+regions many kernels are known long before that: the code of a body is generated at the first call, and all other calls
+follow. So each kernel is submitted when it is defined, kernels of the graph around the calls included (a body does not
+define a kernel that the graph has already defined). Later, the kernel's line in the program finds the job already
+running, because Inductor keys jobs by source and compiler command. A job under another key would be wasted, but
+harmless.
 
-Nothing is begun without worker threads (it would be waited for here), and for a kernel that carries its name, which is
-another one in the program (Note [A body is an object file] in regions/object_code.py).
+Two kinds of kernels are not submitted: all kernels if there are no worker threads, because the compile would wait here;
+and a kernel whose code contains its name, because the name changes in the program (Note [A body is an object file] in
+regions/object_code.py).
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ _JOB = "async_compile.cpp_pybinding("
 
 
 def compile_early(name: str, definition: str) -> None:
-    """Begins to compile the kernel ``name``, which a program that is being written defines by ``definition``."""
+    """Starts to compile the kernel ``name``, which the program being written defines by ``definition``."""
     if not _is_worth_it(name, definition):
         return
     try:
         types, source = _arguments(definition)
         CppPythonBindingsCodeCache.load_pybinding_async(types, source, submit_fn=AsyncCompile.submit)
     except Exception as error:
-        # The program has the kernel too, and whatever is wrong with it is told there.
+        # The program also compiles the kernel, and reports the error then.
         log.info("%s is not compiled early: %s", name, error)
 
 
@@ -56,7 +58,7 @@ def _has_to_do_with_regions(graph: Any) -> bool:
 
 
 def _arguments(definition: str) -> tuple[list[str], str]:
-    """What the program will call ``cpp_pybinding`` with."""
+    """The arguments with which the program will call ``cpp_pybinding``."""
     call: Any = ast.parse(definition.strip(), mode="eval").body
     types, source = (ast.literal_eval(argument) for argument in call.args)
     return types, source

@@ -1,7 +1,7 @@
-"""Lowers a call of a region: the body once, and each call as a node that says what it reads, writes and returns.
+"""Lowers a call of a region: its body once, and each call to a node that says what it reads, writes and returns.
 
-Stock takes a call for a pure function of its operands whose results are all fresh memory, and compiles the body
-with the donations of the graph around it. See Note [The memory of a region's outputs] in memory.py.
+Stock treats a call as a pure function of its operands whose results are all fresh memory, and compiles the body with
+the donations of the graph around it. See Note [The memory of a region's outputs] in memory.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 
 @register_lowering(torch.ops.higher_order.invoke_subgraph, type_promotion_kind=None)
 def lower_call(subgraph: Any, identifier: str, *operands: Any) -> list[Any]:
-    """The results of a call; views of buffers among them, so no box is put around them as stock does."""
+    """The results of a call. They may be views of buffers, so they are not boxed as in stock."""
     given = [ir.InvokeSubgraph.realize_input(x) for x in operands]
     if subgraph.graph is None:
         with _configured(subgraph):
@@ -29,7 +29,7 @@ def lower_call(subgraph: Any, identifier: str, *operands: Any) -> list[Any]:
 
 
 def _configured(subgraph: Any) -> AbstractContextManager[Any]:
-    """Sets the options of Inductor that the region's mark asks for, which code generation finds at ``subgraph``.
+    """Sets Inductor's options from the region's mark, and stores them at ``subgraph`` for code generation.
 
     2.13 has no such options.
     """
@@ -41,14 +41,14 @@ def _configured(subgraph: Any) -> AbstractContextManager[Any]:
 
 
 def _example_operands(subgraph: Any) -> list[Any]:
-    """The operands of the call that is being lowered, as fake tensors with the strides they had in eager."""
+    """The operands of the call being lowered, as fake tensors with their eager strides."""
     node = V.graph.current_node
     effect = node.target is torch.ops.higher_order.with_effects
     if eager := node.meta.get("eager_input_vals"):
         return list(eager[0][3 if effect else 2 :])
     operands = node.args[4 if effect else 2 :]
     values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
-    # What is noted in the body is right for the strides that it takes; those of this call may have changed since.
+    # The body's metadata is valid for the strides of its inputs; the strides of this call may have changed since.
     taken = [placeholder.meta.get("val") for placeholder in subgraph.graph_module.graph.find_nodes(op="placeholder")]
     alike = len(taken) == len(values) and all(map(_differ_in_strides_only, taken, values))
     return taken if alike else values
@@ -68,7 +68,7 @@ def _is_tensor_operand(operand: Any, example: Any) -> bool:
 
 
 def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:
-    """The operands with the strides and the alignment that the body was compiled for, whatever they were in eager."""
+    """The operands with the strides and the alignment that the body was compiled for, whatever these are in eager."""
     constrained = []
     for index, (operand, like) in enumerate(zip(operands, subgraph.graph.example_inputs)):
         if _is_tensor_operand(operand, like):
@@ -82,15 +82,17 @@ def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) ->
 
 
 def _counts_on_alignment(body: Any, index: int, example: torch.Tensor) -> bool:
-    """Whether the body's kernels may load many elements of an operand at once.  On the CPU none counts on that."""
+    """Whether the body's kernels may load an operand with vector instructions. On the CPU no kernel depends on
+    alignment.
+    """
     return example.device.type != "cpu" and body.graph_input_names[index] not in body.unaligned_buffers
 
 
 def _call(subgraph: Any, given: list[Any], operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:
-    """Make the call: its node, the buffers it returns, the operands it writes to."""
+    """Makes the node of the call, the buffers that it returns and the marks of the operands that it writes to."""
     memory = subgraph.region_memory
     for i in memory.mutated:
-        # Readers of the old value must come into being before the call does.
+        # Readers of the old value must be realized before the call is made.
         V.graph.mark_buffer_mutated(operands[i].get_name())
     device = next(o.get_device() for o in operands if not isinstance(o, ir.ShapeAsConstantBuffer))
     call = ir.InvokeSubgraph(subgraph=subgraph, operands=operands, layout=ir.MultiOutputLayout(device=device))
@@ -108,7 +110,7 @@ def _call(subgraph: Any, given: list[Any], operands: list[Any], symbols: dict[An
 
 
 def _write_back(original: Any, copied: Any) -> None:
-    """The body wrote into a copy made for its strides: the operand itself is to have the new value."""
+    """Copies the new value back to the operand if the body wrote to a copy made for its strides."""
 
     def box(x: Any) -> Any:
         return x if isinstance(x, ir.TensorBox) else ir.TensorBox(x)

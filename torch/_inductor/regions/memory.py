@@ -1,16 +1,16 @@
-"""What the memory of a region's results is: whose buffer each output of a lowered body lives in.
+"""The memory of a region's results: in which buffer each output of a lowered body lives.
 
 Note [The memory of a region's outputs]
-A body that has been lowered returns IR nodes. Several may live in one buffer of the body (a result and a value
-saved for the backward; two views), some in an argument (a saved weight, a view of it) or in a constant. The
-caller sees only tensors. Were each of them a buffer of its own to the caller, it would believe that every one is
-fresh memory with one owner: it would reuse one in place while the other is still to be read, or hand an
-argument's memory to the next kernel.
+A lowered body returns IR nodes. Several may live in one buffer of the body (a result and a value saved for the
+backward; two views), some in an argument (a saved weight, a view of it) or in a constant. The caller receives only
+tensors. If each of them were a separate buffer to the caller, the caller would treat all of them as fresh memory with
+one owner: it would reuse one in place while another is still to be read, or give an argument's memory to the next
+kernel.
 
-So the body returns each *buffer of its own* once, and the caller is told in its own terms what the outputs are:
-a view of one of those buffers, or a view of one of its own operands. Inductor knows the lifetimes of views
-exactly, so reuse stays on wherever it is safe. What cannot be told so (a constant, memory that an opaque kernel
-aliases) is copied inside the body.
+So the body returns each *buffer of its own* once, and each output is described to the caller as a view of one of those
+buffers or of one of the call's operands. Inductor knows the lifetimes of views exactly, so it still reuses memory
+wherever that is safe. An output that cannot be described like this (a constant, memory that an opaque kernel aliases)
+is copied inside the body.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from torch._inductor.virtualized import V
 
 @dataclass
 class RegionOutput:
-    """One output: a view with `layout` of a returned buffer, of an operand, or not a tensor at all."""
+    """One output: a view with `layout` of a returned buffer or of an operand, or not a tensor."""
 
-    value: Any = None  # not a tensor: what the body returns, in the body's symbols
+    value: Any = None  # if not a tensor: what the body returns, in the body's symbols
     buffer: int | None = None
     operand: int | None = None
     layout: ir.Layout | None = None
@@ -39,8 +39,8 @@ class RegionMemory:
     """What the callers of a body need to know about its memory."""
 
     outputs: list[RegionOutput]
-    buffers: list[ir.Layout]  # of the buffers that the body returns
-    mutated: list[int]  # positions of the operands that the body writes to
+    buffers: list[ir.Layout]  # layouts of the buffers that the body returns
+    mutated: list[int]  # indices of the operands that the body writes to
 
 
 def _leaf(node: Any) -> Any:
@@ -81,17 +81,17 @@ def _same_itemsize(buffer: Any, layout: ir.Layout) -> bool:
 
 
 def buffer_of(node: Any) -> Any:
-    """The buffer that a result or an operand lives in; None if it is no tensor."""
+    """The buffer of a result or an operand; None if it is not a tensor."""
     while isinstance(node, (ir.MutableBox, ir.BaseView)):
         node = node.data
     return node if isinstance(node, ir.Buffer) and isinstance(node.layout, ir.Layout) else None
 
 
 def is_aligned(node: Any) -> bool:
-    """Whether Inductor knows that a tensor begins where a kernel may load many elements at once.
+    """Whether Inductor knows that a tensor begins at an aligned address, where a kernel may use vector loads.
 
-    The strides of an operand are those that it has in eager, but not its place: Inductor drops a copy whose result is
-    the same as its input, and what was memory of its own in eager is then the middle of a buffer.
+    An operand has its eager strides, but not necessarily its eager address: Inductor removes a copy whose result equals
+    its input, and a tensor that had memory of its own in eager is then the middle of a buffer.
     """
     buffer = buffer_of(node)
     if buffer is None:
@@ -109,7 +109,7 @@ def _is_unaligned(buffer: Any, graph: Any) -> bool:
 
 
 def analyse(graph: Any) -> RegionMemory:
-    """Describe the outputs of the lowered body `graph`, and let it return each buffer of its own once."""
+    """Describes the outputs of the lowered body `graph`, and makes it return each buffer of its own once."""
     positions = {name: i for i, name in enumerate(graph.graph_input_names)}
     names: dict[str, int] = {}
     returned: list[Any] = []
@@ -125,7 +125,7 @@ def analyse(graph: Any) -> RegionMemory:
                 memory.outputs.append(RegionOutput(operand=positions[name], layout=layout))
                 continue
             owned = not isinstance(buffer, ir.InputBuffer)  # a constant is an input buffer as well
-            # The caller takes each buffer for one that begins at an aligned address, as if it had allocated it.
+            # The caller assumes that each buffer begins at an aligned address, as if it had allocated the buffer.
             elsewhere = buffer.get_inputs_that_alias_output() or _is_unaligned(buffer, graph)
             if not owned or elsewhere or not _same_itemsize(buffer, layout):
                 buffer, layout = _resolve(_copy(output))
@@ -152,7 +152,7 @@ def _mutated(graph: Any, positions: dict[str, int]) -> list[int]:
 
 
 def substitution(graph: Any, operands: list[Any]) -> dict[sympy.Symbol, Any]:
-    """The body's own symbols in the terms of a call, from the symbols among its arguments."""
+    """The body's own symbols -> their expressions in a call, from the symbols among its operands."""
     found = {}
     for name, operand in zip(graph.graph_input_names, operands):
         symbol = graph.graph_inputs.get(name)
@@ -179,7 +179,7 @@ def strides_of_body(fake: Any, symbols: dict[sympy.Symbol, Any]) -> list[Any]:
 
 
 def rebuild(output: RegionOutput, buffers: list[Any], operands: list[Any], symbols: dict[sympy.Symbol, Any]) -> Any:
-    """One output of a call, as the caller may use it."""
+    """One output of a call, as IR that the caller may use."""
     if output.layout is None:
         value = output.value
         if isinstance(value, ir.ShapeAsConstantBuffer):

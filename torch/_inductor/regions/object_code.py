@@ -1,16 +1,16 @@
-"""The generated code of a region's body, apart from any program: compiled alone, then linked into the graph around it.
+"""The generated code of a region's body: compiled apart from any program, then linked into the graph around it.
 
 Note [A body is an object file]
-Inductor writes the code of a body into the middle of a program: its kernels are numbered with the program's, a kernel
-that the program has already is not defined again, and every buffer carries the name under which the program holds the
-body.  So the text depends on where it stands.
+Inductor writes the code of a body into the middle of a program: the body's kernels are numbered with the program's, a
+kernel that the program already has is not defined again, and every buffer's name contains the name of the body in the
+program. So the text depends on the program.
 
 Here a body is generated against an empty wrapper, under a name of its own, with kernels that are numbered from zero.
-That text depends on nothing but the body.  ``link`` puts it into a program: it gives the kernels the program's next
-numbers, or the names of equal kernels that are there already, and the buffers the name of the body there.  A body that
-was found in the cache and one that was just lowered go through the same ``link``, so both give the same program, and it
-is the one that Inductor would have written.  The program has the text itself, not a reference to it: no entry of the
-cache needs another one.
+That text depends on nothing but the body. ``link`` puts it into a program: it gives the kernels the program's next
+numbers, or the names of equal kernels that the program already has, and it replaces the body's name in the buffers. A
+body from the cache and a newly lowered body go through the same ``link``, so both give the same program: the one that
+Inductor would have written. The program contains the text itself, not a reference to it, so no entry of the cache
+depends on another one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
 
-# Names that nothing else in a program has.
+# Names that occur nowhere else in a program.
 BODY_NAME = "regionbody7c41"
 _KERNEL_NUMBER = "regionkernel7c41_{}_"
 _KERNEL_NAME = re.compile(r"(\w*?)regionkernel7c41_(\d+)_")
 
 
 class NotApartError(Exception):
-    """The generated code cannot be told apart from a program's."""
+    """The generated code cannot be separated from a program's."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Kernel:
 
 @dataclass
 class BodyCode:
-    """The text of a body: kernels' definitions stand between ``before`` and ``after``."""
+    """The text of a body; the definitions of its kernels stand between ``before`` and ``after``."""
 
     before: str
     kernels: list[Kernel]
@@ -54,7 +54,7 @@ class BodyCode:
 
 
 class _EmptyWrapper(PythonWrapperCodegen):
-    """The outermost wrapper, for a body that stands in no program."""
+    """The outermost wrapper, for a body outside of any program."""
 
     def write_header(self) -> None:
         pass
@@ -69,7 +69,7 @@ class _EmptyWrapper(PythonWrapperCodegen):
         return _KERNEL_NUMBER.format(next(self._names_iter))
 
     def written(self) -> dict[str, int]:
-        """How much each part holds that a body could have written to."""
+        """The size of each part of the wrapper that a body could write to."""
         counts = {}
         for name, value in vars(self).items():
             if isinstance(value, IndentedBuffer):
@@ -80,9 +80,9 @@ class _EmptyWrapper(PythonWrapperCodegen):
 
 
 def compile_alone(graph: Any) -> BodyCode:
-    """The code of a lowered body that was given ``BODY_NAME``.  Raises ``NotApartError``.
+    """The code of a lowered body that is named ``BODY_NAME``. Raises ``NotApartError``.
 
-    For callers in a wrapper that is being written: it has set the options for the code of a body.
+    Call this while the wrapper of the program is being written, because it sets the options for a body's code.
     """
     with V.set_graph_handler(graph):
         around = _EmptyWrapper()
@@ -125,7 +125,7 @@ def _take_apart(text: str, definitions: str, kernels: dict[str, str]) -> BodyCod
 
 
 def link(code: BodyCode, wrapper: Any, name: str) -> str:
-    """The text of a body for the program that ``wrapper`` writes, where it is called ``name``."""
+    """The text of a body for the program of ``wrapper``, in which the body is named ``name``."""
     root = wrapper.get_root_graph() if isinstance(wrapper, SubgraphPythonWrapperCodegen) else wrapper
     names, definitions = [], []
     for kernel in code.kernels:

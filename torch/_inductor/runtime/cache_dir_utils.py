@@ -1,4 +1,4 @@
-"""Overlay of torch._inductor.runtime.cache_dir_utils: a cache folder that cannot be written to is no error."""
+"""Overlay of torch._inductor.runtime.cache_dir_utils: a read-only cache folder is not an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def cache_dir() -> str:
     wanted = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if wanted is None:
         return stock("torch._inductor.runtime.cache_dir_utils:cache_dir")()
-    # Processes that are started later take it from there.
+    # Processes that are started later read this variable.
     folder = os.environ["TORCHINDUCTOR_CACHE_DIR"] = usable(os.path.abspath(wanted))
     os.makedirs(folder, exist_ok=True)
     return folder

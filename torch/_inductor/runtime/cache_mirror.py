@@ -1,6 +1,7 @@
-"""A cache folder that may be read but not written: what is in it is used, and what is new goes to a folder of our own.
+"""A read-only cache folder: its entries are used, and new entries go to a mirror.
 
-Stock writes locks, kernels and entries into the folder also when all it needs is there, and fails where it may not.
+Stock writes locks, kernels and entries into the folder even if everything it needs is there, and fails if the folder is
+read-only.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import tempfile
 
 log = logging.getLogger(__name__)
 
-# A folder with more files than this is not mirrored; the process begins with an empty one.
+# If the folder has more files, mirroring stops, and the rest is compiled anew.
 MAX_MIRRORED_FILES = 50_000
-# Folders that a lookup or a compile writes to.
+# Subfolders that a lookup or a compile writes to.
 _WRITTEN = ("aotautograd", "fxgraph", "locks", "regions")
 _mirrors: dict[str, str] = {}
 
 
 def usable(folder: str) -> str:
-    """``folder`` if it can be written to, or else a folder that mirrors it until the process ends, with one warning."""
+    """``folder`` if it is writable; otherwise a folder that mirrors it until the process ends, with one warning."""
     found = _mirrors.get(folder)
     if found is None:
         found = folder if _writable(folder) else _mirror(folder)
-        # A mirror is asked for by its own name from now on, in this process and in its workers.
+        # From now on, this process and its workers use the mirror by its own name.
         _mirrors[folder] = _mirrors[found] = found
     return found
 
@@ -51,8 +52,8 @@ def _mirror(folder: str) -> str:
         if files > MAX_MIRRORED_FILES:
             break
         for name in names:
-            # Writers put a new file under the name, so a link is replaced and never written through. Locks are
-            # opened in place.
+            # Writers replace files instead of writing into them, so they replace a link and never write through it.
+            # Locks are opened in place.
             if not name.endswith(".lock"):
                 os.symlink(os.path.join(path, name), os.path.join(target, name))
     log.warning("the cache folder %s cannot be written to; what is compiled is kept in %s", folder, mirror)
@@ -60,6 +61,6 @@ def _mirror(folder: str) -> str:
 
 
 def _remove(mirror: str, owner: int) -> None:
-    # Forked workers end before the process that uses the mirror.
+    # A forked worker must not remove the mirror when it ends.
     if os.getpid() == owner:
         shutil.rmtree(mirror, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""At the end of a frame: runs of operators become bodies, and calls of them."""
+"""At the end of a frame, runs of operators become bodies and calls of those bodies."""

@@ -1,20 +1,20 @@
-"""Operators that run bodies: what their bodies mean, and whether such an operator may be in a region.
+"""The bodies that operators run: their keys, and whether such an operator may be in a region.
 
 Note [An operator that runs its bodies]
-What ``checkpoint`` and its like do when they run is to run a graph that Dynamo has traced for them.  Such an operator
-may be in a region if those in its bodies may, and two of them mean the same if their bodies do:
+Operators such as ``checkpoint`` run a graph that Dynamo has traced for them. Such an operator may be in a region if the
+operators in its bodies may. Two such operators are equal if their bodies are:
 
-- a body is keyed by its operators in the order in which they were recorded, each by its own key (regions/keys.py), by
-  which value feeds which, and by what it takes and returns.  Names are no part of it;
-- a body may be in a region if all of it may: no operator in it draws random numbers, has an effect, runs under
-  another state than the operator that runs the body, or writes to what the body does not make itself.  A written
-  value's life is in the body, or the body is in no region;
-- what is noted of a body besides its graph must be known.  Of a checkpoint it is the function that says what is saved.
-  It is the program's own code, which AOTAutograd runs for each operator; with one body for many calls it runs once.  So
-  it must be known to say the same each time: Note [A policy that only looks].
+- The key of a body consists of its operators in recorded order, each by its own key (regions/keys.py), of its wiring,
+  and of its inputs and outputs. Names are not part of it.
+- A body may be in a region if all of its operators may: none draws random numbers, has an effect, runs under a state
+  other than that of the operator that runs the body, or writes to a value from outside the body. The life of a written
+  value lies in the body; otherwise the body is in no region.
+- All metadata of a body besides its graph must be known. For a checkpoint this is the function that says what is saved:
+  the program's own code, which AOTAutograd runs for each operator. If many calls share a body, it runs once. So it must
+  be known to return the same each time: Note [A policy that only looks].
 
-The graph that such an operator takes is no operand.  A region's body takes a ``get_attr`` of its own to the graph that
-the first of the regions takes, as all of them mean the same.
+The ``get_attr`` node of a body is not an operand. A region's body has a ``get_attr`` node of its own for the graph that
+the first region runs; the graphs of the other regions are equal to it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Node = torch.fx.Node
 
 
 def _is_known(module: torch.fx.GraphModule) -> bool:
-    """Whether what is noted of a body, besides its graph, is what is looked at here."""
+    """Whether ``module`` has no metadata but that which this file inspects."""
     return module.meta.keys() <= {CONTEXT_FN}
 
 
 class Bodies:
-    """The graphs that operators of one frame run.  They do not change while it is outlined."""
+    """The graphs that operators of one frame run. They do not change while the frame is outlined."""
 
     def __init__(
         self,
@@ -48,27 +48,30 @@ class Bodies:
         states: Callable[[], Callable[[Node], NodeState | None]],
         state_of: Callable[[Node], Hashable],
     ) -> None:
-        """``modules``: name -> what a ``get_attr`` node of that name stands for; the others as for the graph around.
+        """``modules``: name -> what a ``get_attr`` node of that name stands for. ``view(graph)`` makes a ``GraphView``.
 
-        ``states()(node)`` is the state of a node compared with that of the frame, ``state_of(node)`` is its number.
+        ``states()(node)`` compares the state of a node with that of the frame; ``state_of(node)`` is the number of its
+        state.
         """
         self._modules = modules
         self._view = view
         self._states = states
         self._state_of = state_of
         self._identity = NodeIdentity(self.key)
-        # A body has one name.
+        # Each body has one name, so these are keyed by name.
         self._sizes: dict[str, int] = {}
         self._keys: dict[str, Hashable] = {}
         self._illegal: dict[str, IllegalReason | None] = {}
 
     def module(self, node: Node) -> torch.fx.GraphModule | None:
-        """The body that ``node`` stands for, if it does."""
+        """The body that ``node`` stands for, or None."""
         found = self._modules.get(str(node.target)) if is_body(node) else None
         return found if isinstance(found, torch.fx.GraphModule) else None
 
     def size(self, node: Node) -> int:
-        """How many operators ``node`` is: those in its bodies count, and the calls of bodies do not."""
+        """The number of operators that ``node`` counts as: the operators in its bodies, but not the operator that runs
+        them.
+        """
         if not runs_its_bodies(node):
             return 1
         return sum(self._size_of_body(operand) for operand in node.all_input_nodes if is_body(operand)) or 1
@@ -82,7 +85,7 @@ class Bodies:
         return self._sizes[name]
 
     def illegal(self, node: Node) -> IllegalReason | None:
-        """Why the bodies of the operator ``node`` may not be in a region, if they may not."""
+        """Why the bodies of the operator ``node`` may not be in a region, or None."""
         for operand in node.all_input_nodes:
             if is_body(operand):
                 if (reason := self._illegal_body(operand)) is not None:
@@ -92,7 +95,7 @@ class Bodies:
         return None
 
     def _state_of_body(self, node: Node) -> set[Hashable]:
-        """Numbers of the states of the operators in a body.  A switch is under one state and makes another."""
+        """Numbers of the states of the operators in a body. A switch counts as None, since it changes the state."""
         module = self.module(node)
         nodes = module.graph.nodes if module is not None else ()
         operators = [n for n in nodes if n.op in ("call_function", "call_method")]
@@ -115,7 +118,7 @@ class Bodies:
         return next(iter(reasons.values()), None)
 
     def key(self, node: Node) -> Hashable:
-        """What the body that ``node`` stands for means.  Raises Unkeyable."""
+        """The key of the body that ``node`` stands for. Raises Unkeyable."""
         name = str(node.target)
         if name not in self._keys:
             module = self.module(node)

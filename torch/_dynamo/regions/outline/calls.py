@@ -1,15 +1,14 @@
 """Cuts the noted calls of regions out of a finished graph: each becomes a call of a body.
 
-Steps, for the outermost calls of a graph first, then for the calls inside each body:
+The steps are applied to the outermost calls of a graph first, then to the calls inside each body:
 
-1. The operators of a call that may be in a body (legality.py) form runs; what lies between
-   them stays where it is.
-2. Runs of equal keys and wiring share a body.  Where a value may not cross the boundary
-   (graph_view.py), the node that makes it is left out of all of them (fit.py).
-3. Each run is replaced by a call, in place (outliner.py).  A call in whose place nothing
-   is left that could be replaced stays flat, and its inner calls take its turn.
+1. The operators of a call that are legal (legality.py) form runs. Illegal operators between them stay where they are.
+2. Runs of equal keys and wiring share a body. A node whose value may not cross the boundary (graph_view.py) is left out
+   of all of them (fit.py).
+3. Each run is replaced by a call, in place (outliner.py). If no run of a call can be replaced, the call stays flat, and
+   its inner calls are tried instead.
 
-Postcondition: as that of outlining; every call has an outcome.
+Postcondition: that of outliner.py; in addition, every call has an outcome.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def cut_out_calls(graph: torch.fx.Graph, calls: list[RegionCall], outliner: Outliner) -> None:
-    """Replaces ``calls``, the outermost ones that were noted in ``graph``, in place."""
+    """Replaces ``calls``, the outermost calls noted in ``graph``, in place."""
     if calls:
         _Cutter(outliner).cut(graph, calls)
         if outliner.bodies:
@@ -47,9 +46,9 @@ def cut_out_calls(graph: torch.fx.Graph, calls: list[RegionCall], outliner: Outl
 
 
 class CallBenefit:
-    """For regions that the program names: a call was asked for, whatever it saves.
+    """The ``Benefit`` of noted calls: a call of a region is made whatever it saves.
 
-    Not so for what is left of a region that could not be kept whole.
+    A run must still have ``least_length`` operators, so that a short rest of a region does not become a call.
     """
 
     least_calls = 1
@@ -69,9 +68,9 @@ class _Like(NamedTuple):
     """What runs must have in common before their wiring is compared."""
 
     keys: tuple[int, ...]
-    # id of the options of the calls: bodies that are compiled in other ways are other bodies.
+    # id of the options of the calls. A body compiled with other options is another body.
     options: int
-    # Operators in the whole call; what is worth a call depends on it.
+    # Number of operators in the whole call; ``CallBenefit`` depends on it.
     whole: int
     # Whether it is an automatic region.
     automatic: bool
@@ -82,19 +81,19 @@ class _Piece(NamedTuple):
 
     regions: list[Region]
     calls: list[RegionCall]
-    # What a body is: equal for two pieces, of any graphs of the frame, iff one body serves both.
+    # Equal for two pieces, of any graphs of the frame, iff one body serves both.
     meaning: Hashable
 
 
 class _Cutter:
-    """Cuts calls out of the graph of a frame and, as they are made, out of its bodies."""
+    """Cuts calls out of the graph of a frame, then out of the bodies made from it."""
 
     def __init__(self, outliner: Outliner) -> None:
         self.tracker = outliner.tracker
         self.outliner = outliner
 
     def cut(self, graph: torch.fx.Graph, calls: Iterable[RegionCall], depth: int = 0) -> None:
-        """Cuts ``calls`` out of ``graph``, which is a body inside so many others."""
+        """Cuts ``calls`` out of ``graph``, which is a body inside ``depth`` others."""
         here = []
         for call in calls:
             if call.graph is graph:
@@ -109,7 +108,7 @@ class _Cutter:
             except Exception:
                 if config.graph_deduplication_lint:
                     raise
-                # The flat graph is right, and nothing else has been made of it yet.
+                # The flat graph is correct, and planning has not changed it.
                 log.warning("the calls of regions stay flat: planning failed", exc_info=True)
                 put_back_all(graph, here)
                 for call in here:
@@ -130,7 +129,7 @@ class _Cutter:
             here = [inner for call, _ in flat for inner in call.inner]
 
     def _outline(self, graph: torch.fx.Graph, pieces: list[_Piece], calls: list[RegionCall], depth: int) -> None:
-        """Makes the bodies of ``pieces``, then calls of them in the place of ``calls`` and their stamps."""
+        """Makes the bodies of ``pieces``, then replaces ``calls`` and their stamps by calls of these bodies."""
         ready = []
         called: dict[int, dict[Node, CalledPiece]] = defaultdict(dict)
         for piece in pieces:
@@ -155,8 +154,8 @@ class _Cutter:
             self.outliner.replace(graph, piece.regions, indices, name, piece.calls[0].options, called_at)
 
     def _body(self, graph: torch.fx.Graph, piece: _Piece, indices: list[int], depth: int) -> str:
-        """The name of the body of ``piece`` that returns ``indices``; makes it if there is none."""
-        # AOTAutograd finds no body that a graph calls both itself and from inside another body.
+        """Returns the name of the body of ``piece`` that returns ``indices``, and makes the body if none exists."""
+        # AOTAutograd does not find a body that a graph calls both directly and from inside another body.
         whole = (piece.meaning, tuple(indices), depth)
         autocasts = self.tracker.autocasts_of(piece.regions[0])
         body, copies = make_body(piece.regions[0], indices, called=True, autocasts=autocasts)
@@ -199,7 +198,7 @@ class _Plan:
         return sorted(p for n in call.nodes if (p := self.view.position.get(n, -1)) >= 0)
 
     def pieces(self) -> tuple[list[_Piece], list[tuple[RegionCall, RegionInlineReason]]]:
-        """What to outline, and the calls of which nothing can be, with the reason."""
+        """The pieces to outline, and the calls that have no piece, each with its reason."""
         by_keys: dict[_Like, list[tuple[int, RegionCall]]] = defaultdict(list)
         flat: dict[int, RegionInlineReason] = {}
         for call in self.calls:
@@ -255,8 +254,8 @@ class _Plan:
 
 
 def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: dict[Node, Node]) -> RegionCall:
-    """``call``, made in a region's call ``outer``, as it stands in the region's body."""
-    ended, call.ended = call.ended, True  # the one that is returned has the outcome, if there was none
+    """``call``, which is made inside the region's call ``outer``, as a call in the region's body."""
+    ended, call.ended = call.ended, True  # from here on, the returned call takes the outcome
     return RegionCall(
         call.function,
         call.caller,
@@ -273,7 +272,7 @@ def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: d
 
 
 def _count(tracker: GraphRegionTracker, pieces: Iterable[CalledPiece], calls: int) -> None:
-    """Counts the calls of automatic regions beside those that the flag's search finds."""
+    """Adds the calls of automatic regions to the counters of the flag's search."""
     counted = counters["graph_deduplication"]
     for piece in pieces:
         counted["calls"] += calls
@@ -282,24 +281,24 @@ def _count(tracker: GraphRegionTracker, pieces: Iterable[CalledPiece], calls: in
 
 
 def _has_marked(call: RegionCall) -> bool:
-    """Whether the program asks for regions inside ``call``."""
+    """Whether the program marks a region inside ``call``."""
     return any(not inner.automatic or _has_marked(inner) for inner in call.inner)
 
 
 def _is_stamped(calls: list[RegionCall]) -> bool:
-    """Whether one of ``calls`` was stamped out of another, or is what others were stamped out of."""
+    """Whether one of ``calls`` has stamps or was itself a stamp."""
     return any(call.stamps or call.came_from for call in calls)
 
 
 def _end_inside(call: RegionCall) -> None:
-    """Records of a call, and all inside it, that they are in a body that was made of another call."""
+    """Records that a call and all calls inside it lie in a body made from another call."""
     call.end(Outcome.TRACED, detail="inside the body of another region")
     for inner in call.inner:
         _end_inside(inner)
 
 
 def _end(call: RegionCall, reason: RegionInlineReason) -> None:
-    """Records that a call and all inside it stay flat."""
+    """Records that a call and all calls inside it stay flat."""
     call.end(Outcome.INLINED, reason)
     for inner in call.inner:
         _end(inner, reason)

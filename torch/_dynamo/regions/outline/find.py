@@ -1,7 +1,7 @@
-"""Finds the repeats of a graph that are worth a body: matches repeated runs, fits them, chooses, round by round.
+"""Finds the repeats of a graph that are worth a body: in each round, matches repeated runs, fits them and chooses.
 
-Time and memory are near-linear in the graph: n log^2 n comparisons to sort suffixes, and linear
-work in each of at most ``MAX_ROUNDS`` rounds, each on what the rounds before left over.
+Time and memory are near-linear in the graph: n log^2 n comparisons to sort suffixes, and linear work in each of at most
+``MAX_ROUNDS`` rounds, each on what the rounds before left over.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch._dynamo.regions.outline.policy import OutliningPolicy, nodes_saved
 from torch._dynamo.regions.outline.repeats import Repeat, find_repeats
 
 
-# Rounds of matching; each works on the nodes that are in no region yet. Few graphs need four.
+# Each round matches the nodes that are in no region yet. Few graphs need four.
 MAX_ROUNDS = 16
 
 
 class Finder:
-    """Chooses region groups: matches repeats, fits them, checks their boundary, round by round."""
+    """Chooses groups of regions: matches repeats, fits them and checks their boundary, round by round."""
 
     def __init__(self, view: GraphView, sequence: list[int], policy: OutliningPolicy) -> None:
         self.view = view
@@ -49,8 +49,8 @@ class Finder:
         return chosen
 
     def _candidates(self) -> list[Repeat]:
-        """Repeats of what is left, in positions of the whole sequence."""
-        # What cannot repeat (or is taken) ends a run; one end is enough between two runs.
+        """Repeats among the positions that are not taken, as positions of the whole sequence."""
+        # A number that occurs once, or a taken position, ends a run. One unique number between two runs is enough.
         count: dict[int, int] = defaultdict(int)
         for i, number in enumerate(self.sequence):
             if not self.taken[i]:
@@ -79,9 +79,9 @@ class Finder:
             self.taken[start : start + group.length] = b"\1" * group.length
 
     def _slack(self, length: int, starts: tuple[int, ...], step: int) -> int:
-        """How many more nodes are equal in all runs before (step -1) or after (1) them."""
+        """How many more nodes are equal in all runs before (``step`` -1) or after (``step`` 1) them."""
         edges = [s - 1 if step < 0 else s + length for s in starts]
-        bound = length  # further is another rotation of the same
+        bound = length  # beyond that, the same rotations come again
         for moved in range(bound):
             first = edges[0] + step * moved
             if not 0 <= first < len(self.sequence):
@@ -94,10 +94,10 @@ class Finder:
         return bound
 
     def _fit(self, length: int, starts: tuple[int, ...]) -> Repeat:
-        """The same runs, longer where all can be, and moved to where the fewest values cross.
+        """Extends the runs as far as all can be extended, and shifts them to where the fewest values cross.
 
-        A loop's body repeats at any rotation; the one whose boundary is narrowest is the block
-        that its author wrote, or a better one.
+        A loop's body repeats at any rotation. The rotation with the narrowest boundary is the block that its author
+        wrote, or a better one.
         """
         before, after = self._slack(length, starts, -1), self._slack(length, starts, 1)
         gap = min((b - a - length for a, b in itertools.pairwise(starts)), default=0)

@@ -1,8 +1,8 @@
-"""Fits runs of equal keys to the rules of the boundary: what of them can share a body.
+"""Fits runs of equal keys to the boundary rules, so that a body can serve them.
 
-``Fitter.settle`` takes runs whose nodes are equal in keys.  It groups them by wiring, leaves out
-the nodes that break a rule of Note [What may cross the boundary] (graph_view.py), and repeats
-with the runs between them.  What comes out can be outlined; its ``Benefit`` says what is worth it.
+``Fitter.settle`` takes runs whose nodes have equal keys. It groups the runs by wiring, excludes the nodes that break a
+rule of Note [What may cross the boundary] (graph_view.py), and repeats this with the runs between those nodes. Every
+group it returns can be outlined and is worth it by the ``Benefit``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch._dynamo.regions.outline.policy import Benefit
 from torch._dynamo.regions.outline.repeats import Repeat
 
 
-# How often a run is split at nodes that break a boundary rule before the rest is left flat.
+# A run that has been split this often at nodes that break a boundary rule is left flat.
 MAX_SPLITS = 12
 
 
@@ -53,7 +53,7 @@ class Fitter:
         return settled
 
     def _results(self, group: Repeat) -> set[int]:
-        """Indices whose values any run of the group needs outside."""
+        """Indices whose values are used outside in any run of the group."""
         return {i - s for s in group.starts for i in self.view.outputs(s, s + group.length)}
 
     def _broken_indices(self, group: Repeat) -> set[int]:
@@ -62,7 +62,7 @@ class Fitter:
 
     def _pays(self, group: Repeat) -> bool:
         results, size = len(self._results(group)), self.view.size(group.starts[0], group.length)
-        # A body without operands is a constant, one without results computes nothing.
+        # A body without operands is a constant, and one without results computes nothing.
         has_inputs = bool(self.view.inputs(group.starts[0], group.starts[0] + group.length))
         return has_inputs and results > 0 and self.benefit.of_group(size, len(group.starts), results)
 

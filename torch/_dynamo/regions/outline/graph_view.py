@@ -1,41 +1,38 @@
-"""What crosses the boundary of a region, and whether it may.
+"""Which values cross the boundary of a region, and whether they may.
 
 Note [Regions are intervals of program order]
-A region is a run of consecutive operators in the order in which Dynamo recorded them.  That
-order is a linear extension of *every* order that matters: data, writes before and after reads,
-random numbers, autocast and grad mode, effects.  Replacing disjoint runs of a linear order by
-one call each, in place, leaves a linear order.  So regions are convex by construction, no cycle
-can arise, and nothing outside a region moves past anything else: there is no dependency edge to
-find, and none to forget.  Nodes that may not be in a region end one; they are never passed over.
+A region is a run of consecutive operators in the order in which Dynamo recorded them. That order is a linear extension
+of *every* order that matters: data, writes before and after reads, random numbers, autocast and grad mode, effects.
+Replacing disjoint runs of a linear order by one call each, in place, leaves a linear order. So regions are convex by
+construction, no cycle can arise, and nothing outside a region moves past anything else. No dependency edges have to be
+found, so none can be missed. A node that may not be in a region ends the region; a region never skips a node.
 
 Note [What may cross the boundary]
-The body becomes an invoke_subgraph call.  Its operands are tensors and symbolic ints, its results
-fresh tensors, and autograd sees it as one function.  Hence, for a run of nodes [start, end):
+The body becomes an ``invoke_subgraph`` call. Its operands are tensors and symbolic ints, its results are fresh tensors,
+and autograd sees it as one function. Hence, for a run of nodes [start, end):
 
-1. An operand is a tensor or an int.  A getitem of an outside tuple stays outside.
-2. A result is a tensor that shares its storage neither with an operand nor with another result.
-   It is no view if the graph returns its storage: where flat AOTAutograd makes a tensor of its own
-   of a lone view, it would hand the user the body's view.
-3. What belongs together is inside as a whole, or outside (a ``Span``).  A storage that is written
-   is a span from its first node to its last write; after that it may be read from anywhere.  (So a
-   fake tensor's metadata, read at the end of tracing, is the metadata that every node of the body
-   saw.)  A vmap is a span from where its level is pushed to where it is popped.  The exception is
-   what Note [A region may write to an input] allows.
-4. A result that requires grad reaches the backward: autograd would feed zeros to a result whose
-   gradient is otherwise undefined, and zero times infinity is not nothing.
+1. An operand is a tensor or an int. A getitem of an outside tuple stays outside.
+2. A result is a tensor that shares its storage neither with an operand nor with another result. It is no view if the
+   graph returns its storage: flat AOTAutograd would return a tensor of its own for a lone view, whereas a region would
+   return the body's view to the user.
+3. A ``Span`` is inside as a whole, or outside. A storage that is written is a span from its first node to its last
+   write; after that, any node may read it. (So the metadata of a fake tensor, read at the end of tracing, is the
+   metadata that every node of the body saw.) A vmap is a span from the push of its level to the pop. The exception is
+   stated in Note [A region may write to an input].
+4. A result that requires grad reaches the backward. Autograd would feed zeros to a result whose gradient is otherwise
+   undefined, and zero times infinity is not zero.
 
-``GraphView.offences`` names the nodes that break a rule; the finder splits the run at them.
+``GraphView.offences`` returns the nodes that break a rule; the fitter splits the run at them.
 
 Note [A region may write to an input]
-The keys and values of a layer are written in the middle of it: were their whole life a span, it would
-begin before the graph does, and no layer could be a region.  Where the frame begins without grad mode,
-AOTAutograd knows what to do with a call that writes to an operand, and Inductor does it in place.  So an
-input of the graph is *open* when nothing but its elements is ever written, by operators that say so, and
-it is no part of the autograd graph.  A region may hold any of what touches it, if the input itself is the
-only operand of the region in that memory: in a body, two operands are two memories.  AOTAutograd knows no
-such call in a body that is called, and no call in a body that writes, nor there an operator of the user's
-that writes to anything.  So writes are kept out of a region in which the program marks others or has such
-an operator, and a body that writes is not searched for calls.
+A layer writes its keys and values in its middle. If their whole life were a span, the span would begin before the
+graph, and no layer could be a region. If the frame begins without grad mode, AOTAutograd supports a call that writes to
+an operand, and Inductor performs the write in place. So an input of the graph is *open* if only operators of torch
+write to it, none of them writes more than its elements, and it is not part of the autograd graph. A region may hold any
+of the nodes that touch an open input, if the input itself is the region's only operand in that memory: the body
+treats two operands as separate memory. AOTAutograd supports such a call neither inside a called body, nor around
+another call or an operator of the user's that writes. So writes are kept out of a region in which the program marks
+others or which has such an operator, and a body that writes is not searched for calls.
 """
 
 from __future__ import annotations
@@ -57,14 +54,14 @@ from torch.utils._pytree import tree_leaves
 
 Node = torch.fx.Node
 
-# Ops that are no operators: inputs and attributes of the graph.
+# Ops of nodes that are not operators: inputs, attributes and the output of the graph.
 INVISIBLE_OPS = frozenset({"placeholder", "get_attr", "output"})
 
 _NOWHERE = -1
 
 
 def inputs_of(region: list[Node]) -> list[Node]:
-    """Values that a region takes from outside, by first use, each behind its symbols.
+    """Values that a region takes from outside, by first use, each after its symbols.
 
     See Note [A body is given its symbols].
     """
@@ -82,7 +79,7 @@ def inputs_of(region: list[Node]) -> list[Node]:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether all that can be written to a value are its elements, and no gradient is to know."""
+    """Whether only the elements of a value can be written, and no gradient depends on them."""
     return type(value) is FakeTensor and value.layout is torch.strided and not value.requires_grad
 
 
@@ -99,11 +96,14 @@ class GraphView:
         attention_kernels: frozenset[str] | None = None,
         size_of: Callable[[Node], int] = lambda node: 1,
     ) -> None:
-        """``written_by(node)`` gives the operands that a node writes to, ``size_of(node)`` how many operators it is.
+        """``written_by(node)`` returns the operands that a node writes to, ``size_of(node)`` how many operators it
+        counts as.
 
-        ``wanted``: nodes whose values are results of every region with them, used or not.
-        ``writes_cross``: whether a region may write to inputs, see the Note above; not to those that ``closed`` touch.
-        ``attention_kernels``: those that the frame began with; without, a region holds no switch of global state.
+        ``wanted``: nodes whose values are results of every region that contains them, used or not.
+        ``writes_cross``: whether a region may write to inputs (see the Note above), except to those that ``closed``
+        nodes touch.
+        ``attention_kernels``: the kernels enabled when the frame began. If None, a region holds no switch of global
+        state.
         """
         self.nodes: list[Node] = [n for n in graph.nodes if n.op not in INVISIBLE_OPS]
         # node -> its position; inputs and attributes of the graph have negative numbers.
@@ -114,14 +114,14 @@ class GraphView:
         n = len(self.nodes)
         # position -> positions of the operands, in the order of args and kwargs.
         self.operands: list[list[int]] = [self._operand_positions(node) for node in self.nodes]
-        # position -> last position that uses its value; n when the graph returns it.
+        # position -> last position that uses its value; n if the graph returns it.
         self.last_use: list[int] = [
             max((self.position[u] if u.op != "output" else n for u in node.users), default=_NOWHERE)
             for node in self.nodes
         ]
         self.storages: list[list[int]] = [node_storages(node) for node in self.nodes]
         self._outside_storages: list[list[int]] = [node_storages(node) for node in self._outside]
-        # position -> positions of the operands that the node there writes to, if any.
+        # position -> positions of the operands that the node writes to, if any.
         self.writes: dict[int, list[int]] = {}
         for i, node in enumerate(self.nodes):
             if written := [self.position[operand] for operand in written_by(node)]:
@@ -150,7 +150,7 @@ class GraphView:
         self._before = [0, *itertools.accumulate(self.sizes)]
 
     def size(self, start: int, length: int) -> int:
-        """How many operators a run of so many nodes is, those in bodies counted."""
+        """How many operators a run of ``length`` nodes counts as, including those in bodies."""
         return self._before[start + length] - self._before[start]
 
     def _held_together(self) -> dict[int, tuple[int, int]]:
@@ -162,7 +162,7 @@ class GraphView:
         return found
 
     def is_in_span(self, position: int) -> bool:
-        """Whether the node belongs to a whole, like the life of a written value."""
+        """Whether the node belongs to a span, such as the life of a written value."""
         return position in self._must_hold
 
     def node_at(self, position: int) -> Node:
@@ -175,7 +175,7 @@ class GraphView:
         found: list[int] = []
 
         def visit(operand: Node) -> None:
-            if not is_body(operand):  # no value: what it is, is part of the operator's key
+            if not is_body(operand):  # no value; the body is part of the operator's key
                 found.append(self.position[operand])
 
         torch.fx.map_arg((node.args, node.kwargs), visit)
@@ -206,7 +206,7 @@ class GraphView:
         return frozenset(alone)
 
     def _written_spans(self) -> list[Span]:
-        """For each storage that is written, and not open: from where it is first seen to its last write."""
+        """For each written storage that is not open: the span from its first node to its last write."""
         spans: dict[int, Span] = {}
         for i in self.writes:
             for storage in self.written_at(i) - self.open:
@@ -245,10 +245,10 @@ class GraphView:
         return any(isinstance(v, torch.Tensor) and v.requires_grad for v in leaves)
 
     def _reaching_backward(self) -> list[bool]:
-        """position -> whether a gradient can come back to its value."""
+        """position -> whether a gradient can flow back to its value."""
         n = len(self.nodes)
         reaching = [last == n for last in self.last_use]
-        # Written storages that a node with a gradient reads later, and those of the graph's inputs.
+        # Storages that a later node with a gradient touches, and those of the graph's inputs.
         read_later = {s for k in range(-len(self._outside), 0) for s in self.storages_at(k)}
         for i in range(n - 1, -1, -1):
             if reaching[i] and self.needs_grad[i]:
@@ -266,7 +266,7 @@ class GraphView:
         return [i for i in range(start, end) if last_use[i] >= end or i in self._wanted]
 
     def inputs(self, start: int, end: int) -> list[int]:
-        """Positions of the values used in [start, end) and made elsewhere, by first use."""
+        """Positions of the values used in [start, end) and made before it, by first use."""
         found: dict[int, None] = {}
         for i in range(start, end):
             for operand in self.operands[i]:
@@ -275,9 +275,9 @@ class GraphView:
         return list(found)
 
     def _wires(self, start: int, end: int) -> tuple[tuple[int, ...], list[int]]:
-        """Each operand in [start, end), and the inputs by first use.
+        """The wire of each operand in [start, end), and the inputs by first use.
 
-        An operand is a node of the run (by index) or an input (by order of first use, negative).
+        A wire is the index of a node in the run, or negative for an input, numbered by first use.
         """
         number: dict[int, int] = {}
         wires: list[int] = []
@@ -292,16 +292,16 @@ class GraphView:
     def wiring(self, start: int, end: int) -> Hashable:
         """Which value of [start, end) feeds which: equal for two runs of equal keys iff they are identical.
 
-        Without it f(a, a) and f(a, b) would be.
+        Keys alone do not tell f(a, a) from f(a, b).
         """
         return self._wires(start, end)[0]
 
     def signature(self, start: int, end: int) -> Hashable:
-        """The wiring of [start, end) and its boundary: equal for two runs of equal keys iff one body serves both.
+        """Equal for two runs of equal keys iff one body serves both. It consists of:
 
-        - the wiring.
-        - which inputs share a storage. A body may not assume more about its operands than holds.
-        - which values are used outside and must have a gradient (see the Note above, 4).
+        - the wiring;
+        - which inputs share a storage: a body may not assume more about its operands than holds for each call;
+        - which values are used outside and must have a gradient (Note [What may cross the boundary], 4).
         """
         wiring, inputs = self._wires(start, end)
         shared: dict[int, int] = {}
@@ -314,8 +314,8 @@ class GraphView:
     def offences(self, start: int, end: int, results: Iterable[int]) -> set[int]:
         """Positions in [start, end) that break a rule of Note [What may cross the boundary].
 
-        ``results`` are the indices (from ``start``) that the body returns: those used outside in
-        this run, or in any run that is to share the body.
+        ``results``: indices (from ``start``) of the values that the body returns, because this run or another run that
+        shares the body uses them outside.
         """
         broken: set[int] = set()
         taken: set[int] = set()
@@ -341,7 +341,9 @@ class GraphView:
         return broken
 
     def _written_elsewhere(self, start: int, end: int) -> set[int]:
-        """Positions in [start, end) that touch an open storage which is written there, but not as one operand."""
+        """Positions in [start, end) that touch a written open storage which does not enter the region as a single
+        operand.
+        """
         writers = [i for i in range(start, end) if i in self.writes]
         broken = {s for i in writers for s in self.written_at(i) & self.open}
         if broken and not any(is_users_operator(self.nodes[i]) for i in writers):
@@ -351,18 +353,18 @@ class GraphView:
         return {i for i in range(start, end) if broken & self.touched(i)}
 
     def held_alone(self, operands: Iterable[int]) -> set[int]:
-        """Open storages that are in one of ``operands`` only, which is the input itself."""
+        """Open storages that exactly one of ``operands`` holds, namely the graph's input itself."""
         values = set(operands)
         holders = collections.Counter(s for operand in values for s in self.storages_at(operand))
         inputs = {s for operand in values if operand < 0 for s in self.storages_at(operand)}
         return {s for s in inputs & self.open if holders[s] == 1}
 
     def is_returned(self, position: int) -> bool:
-        """Whether the graph returns memory that the value at ``position`` lives in."""
+        """Whether the graph returns the memory of the value at ``position``."""
         return not self._returned.isdisjoint(self.storages_at(position))
 
     def is_view(self, position: int) -> bool:
-        """Whether the operator at ``position`` gives memory of its operands."""
+        """Whether the operator at ``position`` returns memory of its operands."""
         own = set(self.storages[position])
         sources = list(self.operands[position])
         while sources:
@@ -371,7 +373,7 @@ class GraphView:
                 continue
             if operand < 0 or isinstance(self.node_at(operand).meta.get("example_value"), torch.Tensor):
                 return True
-            # A tuple holds what its operator made: new tensors, or views of the operator's operands.
+            # A tuple holds new tensors of its operator, or views of that operator's operands.
             sources += self.operands[operand]
         return False
 

@@ -1,12 +1,12 @@
-"""Identical runs of a graph, however short: what stock's contract calls a group of identical regions.
+"""Identical runs of a graph, however short: stock's contract of a group of identical regions.
 
 Note [Identical regions]
-Stock grows the regions of a group together: from nodes that are identical, each in the place of the group's last
-node, backwards along their operands, one node at a time, while all regions gain identical nodes.  So every node of a
-region leads to its last one.  The same is done here, with one thing added: a region stays a run of program order
-(Note [Regions are intervals of program order] in graph_view.py).  So it ends where stock would go on past an operator
-that is none of it, and a node is in it only if a later node of the region
-uses it, or what it wrote to.
+Stock grows the regions of a group together. It starts from identical nodes, each the last node of its region, and goes
+backwards along their operands, one node at a time, while all regions gain identical nodes. So every node of a region
+leads to its last one. This file does the same under one more rule: a region stays a run of program order (Note [Regions
+are intervals of program order] in graph_view.py). So a region ends at an operator that is not part of it, where stock
+would skip the operator, and a region includes a node only if a later node of the region uses the node or what the node
+wrote to.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch._dynamo.regions.outline.repeats import Repeat
 
 
 def identical_runs(view: GraphView, sequence: list[int]) -> list[Repeat]:
-    """Disjoint runs of two nodes or more, equal in ``sequence`` and in wiring, those that end latest first.
+    """Disjoint runs of two nodes or more, equal in ``sequence`` and in wiring; runs that end latest come first.
 
-    ``sequence``: one integer a node of ``view``, negative for a node that may be in none.
+    ``sequence``: one integer for each node of ``view``, negative for a node that may be in no run.
     """
     return _Grower(view, sequence).grow_all()
 
@@ -30,7 +30,7 @@ class _Grower:
     def __init__(self, view: GraphView, sequence: list[int]) -> None:
         self.view = view
         self.sequence = sequence
-        # 1 for each position that is in a region, or the last one of a region that grows.
+        # 1 for each position in a region, or at the end of a region that is growing.
         self.taken = bytearray(len(sequence))
 
     def grow_all(self) -> list[Repeat]:
@@ -48,7 +48,7 @@ class _Grower:
         return found
 
     def _grow(self, lasts: list[int]) -> Repeat:
-        """The longest runs that end at ``lasts`` and stay alike."""
+        """The longest runs that end at ``lasts`` and stay identical."""
         for i in lasts:
             self.taken[i] = 1
         length = 1
@@ -62,14 +62,17 @@ class _Grower:
         return Repeat(length, tuple(i - length + 1 for i in lasts))
 
     def _by_preceding(self, lasts: list[int], length: int) -> dict[Hashable, list[int]]:
-        """``lasts`` by what their runs, of ``length`` now, are with one node more; without those that can have none."""
+        """``lasts``, grouped by what their runs of ``length`` become with one node more.
+
+        Runs that cannot be extended are left out.
+        """
         last = set(lasts)
         kinds: dict[Hashable, list[int]] = defaultdict(list)
         for i in lasts:
             start = i - length
             if start < 0 or self.sequence[start] < 0 or self.taken[start] or start in last:
                 continue
-            # What the node makes or writes to must be used in the run.
+            # The run must use what the node makes or writes to.
             made = {start, *self.view.writes.get(start, ())}
             if any(not made.isdisjoint(self.view.operands[k]) for k in range(start + 1, i + 1)):
                 kinds[self.sequence[start], self.view.wiring(start, i + 1)].append(i)

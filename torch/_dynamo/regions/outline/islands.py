@@ -1,15 +1,15 @@
 """Autocast that the program enters around operators that become a body.
 
 Note [A body enters the autocast of its calls]
-AOTAutograd traces a graph forwards under the autocast that the program enters, and backwards when all of it has been
-left. The joint graph of a body is traced backwards: there the state is that which the backward finds, and it has to be
-another for the operators of the body. So a body enters what stands open where its region begins, and leaves it at its
-end. In a call this changes nothing. In a joint graph, forward operators find the autocast of the calls, and
-their gradients that of the flat graph's backward.
+AOTAutograd traces the forward of a graph under the autocast that the program enters, and the backward after the program
+has left it. For the operators of a body, the autocast of the backward may differ from that of the forward, but the
+joint graph of a body is traced under one state: the one that the backward finds. So a body enters, at its start, every
+autocast that is open where its region begins, and leaves them at its end. In a call this changes nothing. In a joint
+graph, forward operators find the autocast of the calls, and their gradients find that of the flat graph's backward.
 
-Autocast can keep the casts of weights, and use them again until all of it is left. Tracers turn that off, unless the
-program itself asks for it (``cache_enabled=True``): then one cast may serve several calls, and its gradient is summed
-before it is cast. Operators in such an island are in no region.
+Autocast can cache the casts of weights until all of it is left. Tracers disable that cache, unless the program itself
+enables it (``cache_enabled=True``). Then one cast may serve several calls, and its gradient is summed before it is
+cast. Operators in such an island are in no region.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Node = torch.fx.Node
 
 
 def keeping_casts(nodes: Sequence[Node]) -> set[int]:
-    """Positions of nodes where the program has asked autocast to keep casts."""
+    """Positions of nodes for which the program has enabled autocast's cache of casts."""
     found: set[int] = set()
-    # What was asked for: by autocasts that are open, and by switches that stand alone.
+    # The settings of the autocasts that are open, and of the switches that stand alone.
     asked: list[tuple[Node, bool]] = []
     for i, node in enumerate(nodes):
         if node.target is torch.amp._enter_autocast and len(node.args) > 3 and node.args[3] is not None:
@@ -43,7 +43,7 @@ def keeping_casts(nodes: Sequence[Node]) -> set[int]:
 
 
 def open_autocasts(first: Node) -> list[Node]:
-    """The calls by which the graph of ``first`` has entered autocast, and not left it, where ``first`` stands."""
+    """The nodes that enter an autocast which is still open at ``first``."""
     left: set[Any] = set()
     found = []
     node = first.prev
@@ -58,13 +58,13 @@ def open_autocasts(first: Node) -> list[Node]:
 
 
 def autocasts_of(first: Node, began_with: dict[str, torch.dtype]) -> list[tuple[str, torch.dtype | None, bool, None]]:
-    """What a body enters whose region begins with ``first``, as arguments of ``_enter_autocast``.
+    """The autocasts that a body enters if its region begins with ``first``, as arguments of ``_enter_autocast``.
 
     ``began_with``: device -> dtype of the autocast that the frame began in.
     """
     entered: dict[str, tuple[torch.dtype | None, bool]] = {}
     if torch._functorch.config.backward_pass_autocast != "same_as_forward":
-        # Also outside of the program's own autocast, a backward is traced under another one.
+        # The backward is traced under another autocast even where the program enters none of its own.
         entered = {device: (dtype, True) for device, dtype in began_with.items()}
     for node in open_autocasts(first):
         device, dtype, enabled = _arguments(node)

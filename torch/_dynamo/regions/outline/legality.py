@@ -1,17 +1,17 @@
-"""Which nodes may stand in a region's body.
+"""Which nodes may be in a region's body.
 
-Nodes are classified before anything is matched: LEGAL nodes may be outlined, ILLEGAL ones stay
-where they are and end a region, INVISIBLE ones (inputs, attributes) are no operators and are
-passed over.  A node is legal only if it is known to be harmless; every refusal has a reason.
+Nodes are classified before matching. A legal node may be outlined. An illegal node stays where it is and ends a region.
+Inputs and attributes of the graph are not operators and are skipped. A node is legal only if it is known to be
+harmless; every refusal has a reason.
 
-The classes answer three questions about each node:
+The classification answers three questions about each node:
 
-- is its target one of torch's pure tensor operators (``operator_class``)?
-- does it draw random numbers (``draws_random_numbers``)?  Such a node is never outlined: its
-  index in the stream of random numbers, and under Inductor its seed, are those of the flat graph.
-- does it write, or have an effect on, one of its operands (``written_operands``)?
+- Is its target one of torch's pure tensor operators (``operator_class``)?
+- Does it draw random numbers (``draws_random_numbers``)? Such a node is never outlined, so that its index in the stream
+  of random numbers, and its seed under Inductor, are those of the flat graph.
+- Does it write, or have an effect on, one of its operands (``written_operands``)?
 
-An operator that runs its bodies is as legal as they are (bodies.py).
+An operator that runs bodies is legal if all operators in them are (bodies.py).
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class IllegalReason(enum.Enum):
 
 
 class NodeState(NamedTuple):
-    """The global state that a node runs under, but for grad mode, compared with that which the frame began with."""
+    """The global state of a node, without grad mode, compared with the state in which the frame began."""
 
     # Whether autocast is on for any device.
     autocast: bool
-    # Whether the kernels of attention are chosen as they were then.
+    # Whether the choice of attention kernels is unchanged.
     attention: bool
-    # Whether all else is as it was then.
+    # Whether the rest of the state is unchanged.
     others: bool
 
 
@@ -72,10 +72,10 @@ def illegal_nodes(
     state: Callable[[Node], NodeState | None],
     illegal_bodies: Callable[[Node], IllegalReason | None],
 ) -> dict[int, IllegalReason]:
-    """position -> why the node there may not be in any region.
+    """position -> why the node may not be in any region.
 
-    ``state(node)`` is None when it is not known.  ``illegal_bodies(node)``: why the bodies of an operator that runs
-    them may not be in one.
+    ``state(node)`` is None if the state is unknown. ``illegal_bodies(node)``: why the bodies that an operator runs may
+    not be in a region, or None.
     """
     illegal: dict[int, IllegalReason] = {}
     for i, node in enumerate(view.nodes):
@@ -84,7 +84,7 @@ def illegal_nodes(
         reason = _illegal_by_state(view, i, state(node))
         if reason := reason or _illegal_alone(node, i in view.writes, illegal_bodies):
             illegal[i] = reason
-    # Latest first, so that one sweep reaches all that lead to a gradient.
+    # Latest first, so that one sweep reaches every node that a gradient goes through.
     differentiated: set[int] = set()
     for i in range(len(view.nodes) - 1, -1, -1):
         if i in differentiated or takes_gradients(view.nodes[i]):
@@ -122,17 +122,17 @@ def _illegal_alone(
     if value is None and not writes:
         return IllegalReason.NO_RESULT
     leaves = value if isinstance(value, (tuple, list)) else (value,)
-    # Sizes may be computed inside; the boundary rules keep them there.
+    # A region may compute sizes; the boundary rules keep them inside.
     if node.users and not all(isinstance(v, (torch.Tensor, torch.SymInt, int)) for v in leaves):
         return IllegalReason.NOT_A_TENSOR_OR_SIZE
     return None
 
 
 def _refuse_broken_spans(view: GraphView, illegal: dict[int, IllegalReason]) -> None:
-    """Makes illegal the members of each span that no region can hold as a whole."""
+    """Marks as illegal the members of each span that no region can hold as a whole."""
     pending = view.spans
     while True:
-        # counted[i]: how many illegal nodes there are before position i.
+        # counted[i]: number of illegal nodes before position i.
         counted = [0, *itertools.accumulate(int(i in illegal) for i in range(len(view.nodes)))]
         whole = []
         for span in pending:

@@ -1,7 +1,7 @@
-"""Names of nodes around the calls of bodies, as Dynamo would have given them had it traced each body by itself.
+"""Names nodes around the calls of bodies as Dynamo would name them if it traced each body by itself.
 
-A region is traced flat, so its nodes are numbered on from those before it, and what the program calls a value in the
-region is taken when it calls another one so behind it.  Names mean nothing to a backend; readers of logs need them.
+A region is traced flat, so Dynamo's numbering of nodes continues through it, and a name that the program uses in the
+region is no longer free after it. A backend ignores names; readers of logs need them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _plain(name: str) -> str:
 
 
 def _of_target(node: Node) -> str:
-    """What Dynamo calls a node before the program does."""
+    """The name that Dynamo gives a node before the program's name is known."""
     if node.op == "get_attr":
         return str(node.target)
     named: str = node.graph._target_to_str(node.target)
@@ -33,19 +33,25 @@ def _of_target(node: Node) -> str:
 
 
 def given_name(node: Node, name: str | None = None) -> str | None:
-    """What the program calls the value of ``node``, if anything; ``name``: what it was called at another time."""
+    """The program's name of the value of ``node``, or None. ``name`` replaces the node's present name, if given."""
     plain = _plain(name or node.name)
-    # An operator whose name is a keyword or a builtin has a number from the first.
+    # If the name of an operator is a keyword or a builtin, even its first node has a number.
     return None if plain in (_plain(_of_target(node)), "") else plain
 
 
 def name_outside(node: Node, inside: Names) -> str | None:
-    """What the program calls a region's result outside of it; ``inside``: names as the regions' calls left them."""
+    """The program's name for a region's result outside of the region.
+
+    ``inside``: names when the regions' calls ended.
+    """
     return None if inside.get(node) == node.name else given_name(node)
 
 
 def name_anew(graph: torch.fx.Graph, given: GivenNames) -> None:
-    """Names all nodes of ``graph`` but its inputs, in program order; ``given``: what the program calls some of them."""
+    """Names all nodes of ``graph`` except its inputs, in program order.
+
+    ``given``: the program's names of some of them.
+    """
     names = torch.fx.graph._Namespace()
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     kept = [node for node in graph.nodes if node.op in ("placeholder", "output")]

@@ -1,12 +1,12 @@
 """Outlines identical regions of a graph: each becomes a call of a body that they share.
 
-Precondition: the regions are disjoint runs of program order, equal in keys and wiring, and nothing
-crosses a boundary that may not (see the Notes in graph_view.py).
-Postcondition: the graph computes the same; every region is one ``invoke_subgraph`` call in the
-place of its last node; no other node has moved.
+Precondition: the regions are disjoint runs of program order, equal in keys and wiring, and no boundary rule is broken
+(see the Notes in graph_view.py).
+Postcondition: the graph computes the same; every region is one ``invoke_subgraph`` call in the place of its last node;
+no other node has moved.
 
-With ``torch._dynamo.config.graph_deduplication_lint`` every one of these conditions is recomputed
-from scratch before and after each replacement, and a violation raises ``RegionInvariantError``.
+With ``torch._dynamo.config.graph_deduplication_lint`` every one of these conditions is recomputed from scratch before
+and after each replacement, and a violation raises ``RegionInvariantError``.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Outliner:
         install: Callable[[str, torch.fx.GraphModule], str],
         inside: dict[Node, str] | None = None,
     ) -> None:
-        """``install(name, body)`` adds a body to the frame's output, and returns the name that it is given.
+        """``install(name, body)`` adds a body to the frame's output, and returns the name under which it is installed.
 
-        ``inside``: what a region calls its nodes, if that is known.
+        ``inside``: names of nodes inside the regions, where known.
         """
         self.tracker = tracker
         self._install = install
@@ -52,27 +52,28 @@ class Outliner:
         self.bodies: dict[str, torch.fx.GraphModule] = {}
         # key of a node -> its integer, for all graphs of the frame.
         self.numbers: dict[Hashable, int] = {}
-        # what a body is, with the indices that it returns and how deep it is called -> its name.
+        # (what a body is, the indices that it returns, how deep it is called) -> its name.
         self.names: dict[Hashable, str] = {}
-        # result of a call -> what the program calls it.
+        # result of a call -> the program's name of it.
         self.given: GivenNames = {}
 
     def check(self, graph: torch.fx.Graph, group: list[Region], indices: list[int], body: torch.fx.Graph) -> None:
-        """Under lint: whether calls of ``body``, which returns ``indices``, may replace ``group``."""
+        """Under lint, checks that calls of ``body``, which returns ``indices``, may replace ``group``."""
         if config.graph_deduplication_lint:
             _check_regions(graph, self.tracker, group, indices)
             for region in group:
                 _check_body(body, region, inputs_of(region), indices, self.tracker.bodies.key)
 
     def install(self, whole: Hashable, body: torch.fx.Graph, written: list[int], options: Any = None) -> str:
-        """Installs the body that ``whole`` means, which may call others that are installed; returns its name.
+        """Installs ``body`` under the key ``whole`` and returns its name. The body may call others that are installed.
 
-        ``written``: indices of the operands that it writes to.
+        ``written``: indices of the operands that the body writes to.
         """
         called = {str(n.target): self._named(n) for n in body.find_nodes(op="get_attr")}
         module = torch.fx.GraphModule({}, torch.fx.Graph() if called else body)
         if called:
-            # A graph is compiled with all that its module has by then: these are compiled.
+            # Setting ``graph`` recompiles the module with every submodule that it has by then. The inner ones are
+            # compiled.
             module.graph = body
             for each, inner in called.items():
                 module.add_module(each, inner)
@@ -84,7 +85,7 @@ class Outliner:
         return name
 
     def _named(self, node: Node) -> torch.fx.GraphModule:
-        """The body that ``node`` stands for: one that is outlined, or one that an operator runs."""
+        """The body that ``node`` stands for: an outlined body, or a body that an operator runs."""
         module = self.bodies.get(str(node.target)) or self.tracker.bodies.module(node)
         if module is None:
             raise RegionInvariantError(f"{node.name} stands for no body")
@@ -104,7 +105,7 @@ class Outliner:
         ``called_at``: for regions that the program calls, the stack trace of each call.
         """
         body = None
-        if not called_at:  # one node that stands for the body, as in stock
+        if not called_at:  # one get_attr node for all calls, as in stock
             with graph.inserting_before():
                 body = graph.get_attr(name)
         for region, stack_trace in itertools.zip_longest(group, called_at):
@@ -148,7 +149,7 @@ class Outliner:
     ) -> list[Node]:
         """Emits a call of the body ``name`` where ``graph`` inserts; returns a node for each result.
 
-        ``named``: what the program calls the results.  ``body`` is the node that stands for the body, if there is one.
+        ``named``: the program's names of the results. ``body``: the ``get_attr`` node of the body, if one exists.
         """
         if body is None:
             body = graph.get_attr(name)
@@ -169,7 +170,7 @@ class Outliner:
 
 
 def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[int]:
-    """Indices in a region whose values are used outside it, in any region of the group, or are in ``also``."""
+    """Indices in a region whose values, in any region of the group, are used outside it or are in ``also``."""
     indices: set[int] = set()
     for region in group:
         inside = set(region)
@@ -180,13 +181,12 @@ def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[in
 def make_body(
     region: Region, indices: list[int], called: bool = False, autocasts: Sequence[tuple[Any, ...]] = ()
 ) -> tuple[torch.fx.Graph, dict[Node, Node]]:
-    """The graph of a region: its inputs in, the values at ``indices`` out, as a tuple.
+    """The graph of a region: its inputs are placeholders, and the values at ``indices`` are returned as a tuple.
 
-    It enters ``autocasts`` first, and leaves them last.
+    It enters ``autocasts`` first, and leaves them last. Placeholders are named as in stock: after the inputs if
+    ``called`` (the program calls the region), otherwise by number.
 
-    Inputs have the names that stock gives them: their own in the body of a region that the program calls, else numbers.
-
-    Also returns which node of the body stands for which of the region and its inputs.
+    Also returns the map from the nodes of the region and its inputs to the nodes of the body.
     """
     body = torch.fx.Graph()
     copy: dict[Node, Node] = {}
@@ -209,9 +209,9 @@ def make_body(
 
 
 def call_meta(last: Node, options: Any, stack_trace: str | None = None) -> dict[str, Any]:
-    """What is noted at a call of a region whose last node is ``last``, besides its value.
+    """The metadata of a call of a region whose last node is ``last``, without the example value.
 
-    ``stack_trace`` is that of the program's call; a region that was found is not called, and has its last node's.
+    ``stack_trace`` is that of the program's call. A region found by search has none, and takes that of its last node.
     """
     meta = {k: v for k, v in last.meta.items() if k in ("stack_trace", "creation_timestamp")}
     if stack_trace is not None:
@@ -227,7 +227,7 @@ def _not_in(region: Region) -> Callable[[Node], bool]:
 
 
 def _check_regions(graph: torch.fx.Graph, tracker: GraphRegionTracker, group: list[Region], indices: list[int]) -> None:
-    """Recomputes the preconditions of outlining ``group`` from the graph as it now is."""
+    """Recomputes the preconditions of outlining ``group`` from the current graph."""
     view = tracker.view(graph)
     signatures = set()
     for region in group:
@@ -252,7 +252,7 @@ def _check_body(
 ) -> None:
     """Checks that a call of ``body`` on ``inputs`` does what ``region`` does, node by node.
 
-    ``key(node)`` is what the graph means that an operator takes as ``node``.
+    ``key(node)`` is the key of the body that ``node`` stands for.
     """
     stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
     inner = [n for n in body.nodes if not (n.op in ("placeholder", "output") or is_entered(n) or is_body(n))]

@@ -1,11 +1,12 @@
-"""What is worth a body: the policy of outlining, apart from what is identical and from what is legal.
+"""Which repeats are worth a body. This is apart from which are identical and which are legal.
 
 ``GraphRegionTracker`` answers which regions of a graph are identical, ``legality.py`` which operators may be in a body,
-``graph_view.py`` what may cross a body's boundary.  Of what is left, an ``OutliningPolicy`` chooses what pays.
+``graph_view.py`` what may cross a body's boundary. Among the regions that remain, an ``OutliningPolicy`` chooses those
+that pay.
 
-The benefit is counted in nodes.  A call of a body costs the backend about as much as ``CALL_COST`` nodes (the call
-itself and a getitem an output; where outputs are not known yet, one is assumed), and each node that is in one body
-instead of in many places is spared.
+The benefit is counted in nodes. A call of a body costs the backend about as much as ``CALL_COST`` nodes: the call
+itself and a getitem for each output (one, while the outputs are not known). Each node that is in one body instead of in
+many places is saved.
 """
 
 from __future__ import annotations
@@ -17,51 +18,50 @@ from torch._dynamo.regions.options import judging
 
 
 CALL_COST = 2
-# A body shorter than this is not worth a call, however often it occurs: the call would keep the
-# backend from fusing across it.
+# A shorter body is not worth a call, however often it occurs: the backend cannot fuse across the call.
 MIN_REGION_NODES = 4
-# Fewer nodes saved than this do not pay for a body of their own.
+# A group that saves fewer nodes does not pay for a body.
 MIN_NODES_SAVED = 4
-# Inside a body, which is compiled once, it takes more: each call keeps the backend from fusing across it.
+# The minimum is higher inside a body: a body is compiled once, and the backend cannot fuse across a call.
 MIN_NODES_SAVED_IN_BODY = 16
 
 
 def nodes_saved(length: int, count: int, call_cost: int = CALL_COST) -> int:
-    """How many nodes fewer the backend sees when ``count`` runs of ``length`` share a body."""
+    """How many fewer nodes the backend sees if ``count`` runs of ``length`` share a body."""
     return (count - 1) * length - count * call_cost
 
 
 class Benefit(Protocol):
-    """What makes a group of runs worth a body."""
+    """Decides whether a group of runs is worth a body."""
 
     @property
     def least_calls(self) -> int:
-        """How many runs a group has at least."""
+        """The least number of runs in a group."""
 
     def of_runs(self, length: int, calls: int) -> bool:
-        """Whether so many runs of so many nodes may pay, whatever crosses their boundary."""
+        """Whether ``calls`` runs of ``length`` nodes may pay, whatever crosses their boundary."""
 
     def of_group(self, length: int, calls: int, results: int) -> bool:
-        """Whether they pay, given how many values a call returns."""
+        """Whether they pay if a call returns ``results`` values."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OutliningPolicy:
-    """The ``Benefit`` of repeats that were found: what the backend is spared must outweigh the calls."""
+    """The ``Benefit`` of repeats found by search: they must save the backend more than the calls cost."""
 
-    # Nodes in a region.
+    # The least number of nodes in a region.
     least_length: int = MIN_REGION_NODES
-    # Nodes that a group of regions saves; None: a repeat is outlined whatever it saves.
+    # The least number of nodes that a group saves; None: a repeat is outlined whatever it saves.
     least_saved: int | None = MIN_NODES_SAVED
     least_calls: ClassVar[int] = 2
 
     @property
     def judges(self) -> bool:
-        """Whether a repeat must save anything."""
+        """Whether a repeat must save nodes to be outlined."""
         return self.least_saved is not None
 
     def is_worth_it(self, length: int, calls: int, call_cost: int = CALL_COST) -> bool:
-        """Whether outlining ``calls`` equal runs pays; the one function that decides it."""
+        """Whether outlining ``calls`` equal runs pays. The other methods delegate to this one."""
         if calls < self.least_calls or length < self.least_length:
             return False
         return self.least_saved is None or nodes_saved(length, calls, call_cost) >= self.least_saved
@@ -75,7 +75,7 @@ class OutliningPolicy:
 
 IN_GRAPH = OutliningPolicy()
 IN_BODY = OutliningPolicy(least_saved=MIN_NODES_SAVED_IN_BODY)
-# As stock: whatever is identical, may be in a body and has two nodes.
+# As in stock: identical legal runs of two nodes or more.
 EVERY_REPEAT = OutliningPolicy(least_length=2, least_saved=None)
 
 

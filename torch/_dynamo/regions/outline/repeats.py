@@ -1,16 +1,15 @@
 """Repeated runs in a sequence of node keys.
 
-The sequence is the graph in program order, one integer a node: equal integers for nodes with
-equal keys, a unique integer for a node that must stay where it is.  A repeat is a run of
-integers that occurs more than once.  Repeats are the maximal ones of a suffix tree, read off a
-suffix array.
+The sequence is the graph in program order, one integer for each node: equal integers for nodes with equal keys, a
+unique integer for a node that must stay where it is. A repeat is a run of integers that occurs more than once. The
+repeats returned are the maximal ones, which correspond to inner nodes of a suffix tree and are read from a suffix
+array.
 
-Algorithm: suffix array by prefix doubling (Manber and Myers, "Suffix arrays: a new method for
-on-line string searches", 1993; n log^2 n comparisons), longest common prefixes by Kasai et al.,
-"Linear-time longest-common-prefix computation in suffix arrays" (2001), inner nodes of the tree
-by Abouelhoda, Kurtz and Ohlebusch, "Replacing suffix trees with enhanced suffix arrays" (2004).
-The time after sorting is linear: at most one inner node a position, of which only the
-``MAX_CANDIDATES`` most promising are looked at in full.
+Algorithm: suffix array by prefix doubling (Manber and Myers, "Suffix arrays: a new method for on-line string searches",
+1993; n log^2 n comparisons), longest common prefixes by Kasai et al., "Linear-time longest-common-prefix computation in
+suffix arrays" (2001), inner nodes of the tree by Abouelhoda, Kurtz and Ohlebusch, "Replacing suffix trees with enhanced
+suffix arrays" (2004). The time after sorting is linear: each position has at most one inner node, and only the
+``MAX_CANDIDATES`` most promising nodes are examined in full.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 from torch._dynamo.regions.outline.policy import OutliningPolicy, nodes_saved
 
 
-# Inner nodes of the suffix tree whose occurrences are counted exactly, in one round.
+# How many inner nodes of the suffix tree have their occurrences counted exactly in one round.
 MAX_CANDIDATES = 48
 
 
@@ -36,9 +35,9 @@ class Repeat:
 
 
 def find_repeats(sequence: list[int], policy: OutliningPolicy, sizes: list[int] | None = None) -> list[Repeat]:
-    """The most promising repeats of ``sequence`` for ``policy``, best first.  They may overlap each other.
+    """The most promising repeats of ``sequence`` for ``policy``, best first. They may overlap each other.
 
-    ``sizes``: how many operators each element is, one when None; equal elements have equal sizes.
+    ``sizes``: how many operators each element counts as, one if None; equal elements have equal sizes.
     """
     before = [0, *itertools.accumulate(sizes or itertools.repeat(1, len(sequence)))]
 
@@ -69,7 +68,7 @@ def find_repeats(sequence: list[int], policy: OutliningPolicy, sizes: list[int] 
 
 
 def _without_overlap(positions: list[int], length: int) -> tuple[int, ...]:
-    """Most of ``positions`` that leave ``length`` between them: earliest first is optimal."""
+    """A largest subset of ``positions`` that are at least ``length`` apart; taking the earliest first is optimal."""
     chosen: list[int] = []
     end = -1
     for position in positions:
@@ -80,7 +79,7 @@ def _without_overlap(positions: list[int], length: int) -> tuple[int, ...]:
 
 
 def _likely_count(low: int, high: int, occurrences: int, length: int) -> int:
-    """Occurrences that do not overlap, if they are spread evenly from ``low`` to ``high``."""
+    """The number of occurrences that do not overlap, if they are spread evenly from ``low`` to ``high``."""
     gap = max((high - low) // (occurrences - 1), 1)
     stride = -(-length // gap)
     return (occurrences - 1) // stride + 1
@@ -95,7 +94,7 @@ def _suffix_array(sequence: list[int]) -> list[int]:
     step = 1
     suffixes.sort(key=rank.__getitem__)
     while True:
-        # Two ranks in one integer: rank of the first half, then of the second (0: past the end).
+        # One integer holds two ranks: that of the first half, then that of the second (0: past the end).
         pairs = [r * (n + 1) for r in rank]
         for i in range(n - step):
             pairs[i] += rank[i + step] + 1
@@ -134,9 +133,12 @@ def _common_prefixes(sequence: list[int], suffixes: list[int]) -> list[int]:
 
 
 def _inner_nodes(suffixes: list[int], common: list[int]) -> Iterator[tuple[int, int, int, int, int]]:
-    """Inner nodes of the suffix tree: (length, first and last index of the suffixes below it in
-    ``suffixes``, their lowest and highest position)."""
-    # Each stack entry is an inner node still open: [length, first index, lowest, highest].
+    """Inner nodes of the suffix tree, each as (length, left, right, low, high).
+
+    ``left`` and ``right`` are the first and last index in ``suffixes`` below the node; ``low`` and ``high`` are the
+    lowest and highest position among those suffixes.
+    """
+    # Each stack entry is an open inner node: [length, left, low, high].
     stack: list[list[int]] = [[0, 0, suffixes[0], suffixes[0]]] if suffixes else []
     for k in range(1, len(suffixes) + 1):
         length = common[k] if k < len(suffixes) else -1

@@ -1,14 +1,14 @@
-"""What of a graph a region holds as a whole, or not at all: vmaps, and switches of global state.
+"""What a region must hold as a whole or not at all: vmaps, and switches of global state.
 
 Note [A switch and its counterpart]
-Dynamo records a change of global state as a call in the graph: autocast is entered and left, grad mode and the choice
-of attention kernels are set and set back.  A body that holds both calls of a pair leaves the state as it found it, so
-they may be in a region together.  What is between them need not be: for operators in it alone there is
-Note [A body enters the autocast of its calls] in islands.py.  Of the choice of kernels a body can enter nothing, so
-all that is between stays with the pair.
+Dynamo records a change of global state as a call in the graph: autocast is entered and left; grad mode and the choice
+of attention kernels are set and reset. A body that holds both calls of a pair leaves the state as it found it, so both
+may be in a region together. The nodes between them need not be: operators inside an autocast may form a region without
+the pair, see Note [A body enters the autocast of its calls] in islands.py. A body cannot enter a choice of attention
+kernels, so all nodes between such a pair belong to its span.
 
-How a body finds grad mode is how the joint graph of a body is traced: switched on.  So a region that is called with
-grad mode off holds no switch to on; the pair that begins with one is in no region.
+The joint graph of a body is traced with grad mode on. So a region that is called with grad mode off holds no switch to
+on: a pair that begins with such a switch is in no region.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Node = torch.fx.Node
 
 @dataclasses.dataclass
 class Span:
-    """Program positions that a region holds as a whole: ``members``, from ``first`` to ``last``.
+    """Positions that a region must hold as a whole: ``members``, from ``first`` to ``last``.
 
-    ``first`` is negative when the span begins before the graph does, so that no region can.
+    ``first`` is negative if the span begins before the graph, so that no region can hold it.
     """
 
     first: int
@@ -37,7 +37,7 @@ class Span:
 
 
 def vmap_spans(nodes: Sequence[Node]) -> list[Span]:
-    """For each outermost vmap: from the push of its level to the pop."""
+    """For each outermost vmap: the span from the push of its level to the pop."""
     spans: list[Span] = []
     depth = 0
     for i, node in enumerate(nodes):
@@ -61,7 +61,7 @@ class SwitchSpans:
     spans: list[Span] = dataclasses.field(default_factory=list)
     # Positions of the switches that have a counterpart.
     paired: set[int] = dataclasses.field(default_factory=set)
-    # Positions between a pair that chooses the kernels of attention.
+    # Positions within a pair that sets the attention kernels, both ends included.
     choosing: set[int] = dataclasses.field(default_factory=set)
 
     def _pair(self, first: int, last: int, members: list[int]) -> None:
@@ -70,7 +70,7 @@ class SwitchSpans:
 
 
 def switch_spans(nodes: Sequence[Node], attention_kernels: frozenset[str]) -> SwitchSpans:
-    """See Note [A switch and its counterpart]; ``attention_kernels`` are those that the frame began with."""
+    """See Note [A switch and its counterpart]; ``attention_kernels``: those enabled when the frame began."""
     found = SwitchSpans()
     position = {node: i for i, node in enumerate(nodes)}
     _pair_autocast(found, nodes, position)
@@ -87,7 +87,7 @@ def _pair_autocast(found: SwitchSpans, nodes: Sequence[Node], position: dict[Nod
 
 
 def _pair_grad_mode(found: SwitchSpans, nodes: Sequence[Node]) -> None:
-    # Dynamo records no switch to the mode that is on, so each is the counterpart of the one before.
+    # Dynamo records no switch to the mode that is already on, so each switch is the counterpart of the one before.
     off = None
     for i, node in enumerate(nodes):
         if node.target is torch._C._set_grad_enabled:
@@ -101,14 +101,14 @@ def _pair_grad_mode(found: SwitchSpans, nodes: Sequence[Node]) -> None:
 def _pair_attention_kernels(
     found: SwitchSpans, nodes: Sequence[Node], position: dict[Node, int], now: frozenset[str]
 ) -> None:
-    # For each pair that is open: where it begins, and what was chosen before.
+    # For each open pair: its first position, and the choice before it.
     opened: list[tuple[int, frozenset[str]]] = []
     for i, node in enumerate(nodes):
         if node.target is not torch.nn.attention._sdpa_kernel:
             continue
         backends, by_priority = node.args
         if by_priority or not isinstance(backends, (list, tuple)):
-            return  # an order of kernels is not told apart here
+            return  # the comparison below ignores an order of kernels
         chosen = frozenset(str(b.args[0]) for b in backends if isinstance(b, Node))
         if opened and chosen == opened[-1][1]:
             first, now = opened.pop()

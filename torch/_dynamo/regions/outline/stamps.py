@@ -1,7 +1,7 @@
-"""What becomes of stamped calls at the end of a frame, and of those that cannot stay calls: their operators again.
+"""What stamped calls become at the end of a frame: calls of bodies or, where that is impossible, operators again.
 
-While the frame is traced a stamped call names no body: the body is what becomes of the traced call's operators at the
-end of the frame (calls.py).  If they become several bodies, or none, the stamp becomes the same sequence of calls and
+While the frame is traced a stamped call names no body, because its body is made from the traced call's operators at the
+end of the frame (calls.py). If these become several bodies, or none, the stamp becomes the same sequence of calls and
 operators.
 """
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 
 def wanted_by_stamps(call: RegionCall) -> set[Node]:
-    """Nodes of a traced call whose values its stamps' results are used for."""
+    """Nodes of a traced call whose results are used in one of its stamps."""
     return {node for stamp in call.stamps for node, result in stamp.results.items() if result.users}
 
 
 def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: list[RegionCall]) -> list[RegionCall]:
-    """Puts back the stamps that cannot share a body with the traced call; returns the calls that came of it.
+    """Puts back the stamps that cannot share a body with the traced call; returns the calls made from them.
 
-    A body returns the same values from every call, and each of them that requires grad must reach
-    the backward (see Note [What may cross the boundary], 4). So stamps of which other results are
-    used become calls of their own, the first of each kind with the others as its stamps. So do stamps
-    inside a traced call: a body's own inner calls are cut out of it like any other.
+    A body returns the same values from every call, and each of them that requires grad must reach the backward (Note
+    [What may cross the boundary], 4). So if the used results of a stamp differ from the traced call's, the stamp
+    becomes a call of its own: the first such stamp of each kind becomes a call, and the others of that kind its stamps.
+    Stamps inside a traced call also become calls, because a body's inner calls are cut out of the body like any other.
     """
     stamped = [(call, stamp) for call in _with_inner(calls) for stamp in call.stamps]
     if not stamped:
         return []
-    # In program order: what is inside a traced call comes before the stamps of that call.
+    # In program order: the calls inside a traced call precede the stamps of that call.
     index = {node: i for i, node in enumerate(graph.nodes)}
     top = set(map(id, calls))
     made = []
@@ -60,7 +60,7 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
         own = _live(view, {n: n for n in call.nodes if not n._erased and not inside.issuperset(n.users)})
         kinds: dict[frozenset[Node] | None, list[StampedCall]] = {}
         for stamp in call.stamps:
-            # What it takes or returns is written, and may not be here: the operators that touch it must be seen.
+            # An operand or result is written in a way that a call may not hide: the operators must be in the graph.
             at = view.position[stamp.node]
             hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
             hidden = hidden or _returns_a_view(view, stamp)
@@ -82,7 +82,7 @@ def _returns_a_view(view: GraphView, stamp: StampedCall) -> bool:
 
 
 def _live(view: GraphView, results: dict[Node, Node]) -> frozenset[Node] | None:
-    """The keys of ``results`` whose values are used; None when one is used, but not for its gradient."""
+    """The keys of ``results`` whose values are used; None if a used value requires grad but no gradient reaches it."""
     used = {node: view.position[result] for node, result in results.items() if result.users}
     if any(p >= 0 and view.needs_grad[p] and not view.reaches_backward[p] for p in used.values()):
         return None
@@ -97,7 +97,7 @@ def _with_inner(calls: Iterable[RegionCall]) -> list[RegionCall]:
 
 
 def _into_outer(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCall, stamp: StampedCall) -> None:
-    """Makes a stamp inside a traced call an inner call of that one."""
+    """Makes a stamp inside a traced call an inner call of that call."""
     call.stamps.remove(stamp)
     outer = stamp.outer
     new = _as_call(tracker, graph, call, stamp)
@@ -140,7 +140,7 @@ def _as_call(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCal
 
 
 def _of(new: RegionCall, stamp: StampedCall) -> StampedCall:
-    """A stamp of the call that ``new`` was a stamp of, as one of ``new``."""
+    """``stamp``, a stamp of the call from which ``new`` was stamped, as a stamp of ``new``."""
     results = {new.came_from[node]: result for node, result in stamp.results.items()}
     return dataclasses.replace(stamp, results=results)
 
@@ -156,17 +156,17 @@ def put_back_all(graph: torch.fx.Graph, calls: list[RegionCall]) -> None:
 def put_back(
     graph: torch.fx.Graph, tracker: GraphRegionTracker | None, call: RegionCall, stamp: StampedCall
 ) -> dict[Node, Node]:
-    """Replaces a stamp by copies of the traced call's operators; returns which stands for which."""
+    """Replaces a stamp by copies of the traced call's operators; returns the map from operators to copies."""
     return Replacement(call, {}, tracker).put(graph, stamp)
 
 
 class Replacement:
-    """What becomes of the stamps of one traced call: calls of the bodies it was cut into, and copies."""
+    """Replaces the stamps of one traced call by calls of the bodies that the call was cut into, and by copies."""
 
     def __init__(self, call: RegionCall, pieces: dict[Node, CalledPiece], tracker: GraphRegionTracker | None) -> None:
-        """``pieces``: first node of each run that has a body -> how to call it; other operators are copied."""
+        """``pieces``: first node of each run that has a body -> how to call it. All other operators are copied."""
         self.tracker = tracker
-        # Read now: what stood for a stamp's result when the call was traced is another node by now.
+        # Read now: a node that was a stamp's result while the call was traced has been replaced since.
         self.operands = call.operands
         self.steps: list[Node | CalledPiece] = []
         covered: set[Node] = set()
@@ -178,7 +178,7 @@ class Replacement:
                 self.steps.append(node)
 
     def put(self, graph: torch.fx.Graph, stamp: StampedCall) -> dict[Node, Node]:
-        """Replaces ``stamp``; returns which node stands for which of the traced call's.
+        """Replaces ``stamp``; returns the map from the traced call's nodes to those that replace them.
 
         Example values are made anew, so that values of two calls share no memory.
         """
@@ -197,7 +197,7 @@ class Replacement:
             graph.erase_node(result)
         graph.erase_node(stamp.node)
         for step in self.steps:
-            # A graph that an operator takes, where the operator is in a body now.
+            # The ``get_attr`` node of an operator's body is unused if the operator itself is now in a body.
             if isinstance(step, torch.fx.Node) and is_body(step) and not stands_for[step].users:
                 graph.erase_node(stands_for.pop(step))
         return stands_for
@@ -213,7 +213,7 @@ class Replacement:
 
 @dataclasses.dataclass
 class CalledPiece:
-    """A run of a traced call's operators that has a body, and how another call of the body is made."""
+    """A run of a traced call's operators that has a body, and how to make another call of this body."""
 
     region: list[Node]
     indices: list[int]
@@ -223,7 +223,7 @@ class CalledPiece:
 
     @functools.cached_property
     def inputs(self) -> list[Node]:
-        """What the run takes from outside; first read when all stamps that came before have been replaced."""
+        """What the run takes from outside; first read when all earlier stamps have been replaced."""
         return inputs_of(self.region)
 
     def call(
@@ -234,9 +234,9 @@ class CalledPiece:
         stack_trace: str | None,
         given: dict[Node, str | None],
     ) -> dict[Node, Node]:
-        """Emits a call where ``graph`` inserts; returns what stands for the run's results.
+        """Emits a call where ``graph`` inserts; returns the map from the run's results to the call's.
 
-        ``given``: what the program calls some of them.
+        ``given``: the program's names of some results.
         """
         # A symbol is the same input of the graph for both calls.
         operands = [node if is_symbol(node) else stands_for[node] for node in self.inputs]
@@ -249,10 +249,10 @@ class CalledPiece:
 
 
 class _Values:
-    """Makes example values of a call out of those of another: same metadata, same sharing, other memory."""
+    """Makes example values of one call from those of another: same metadata, same sharing, other memory."""
 
     def __init__(self, stands_for: dict[Node, Node]) -> None:
-        # storage in the traced call -> the one that stands for it
+        # storage in the traced call -> its counterpart in this call
         self._storages: dict[int, Any] = {}
         for node, other in stands_for.items():
             one, two = node.meta.get("example_value"), other.meta.get("example_value")
@@ -264,7 +264,7 @@ class _Values:
 
     def _tensor(self, value: FakeTensor) -> torch.Tensor:
         try:
-            # On the meta device, not under the fake mode: there, each of these steps costs a hundred times as much.
+            # On the meta device, because each of these steps is a hundred times slower under the fake mode.
             with torch.no_grad():
                 old = value.untyped_storage()
                 if old._cdata not in self._storages:
@@ -275,5 +275,6 @@ class _Values:
                 fake = FakeTensor(value.fake_mode, made, value.device)
             return fake.requires_grad_(value.requires_grad)
         except Exception:
-            # An unusual tensor: seen as sharing memory with the other call's, it is left outside.
+            # An unusual tensor keeps the other call's value. It appears to share memory with that call, so it stays
+            # outside.
             return value

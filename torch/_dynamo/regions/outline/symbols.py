@@ -1,17 +1,17 @@
 """Symbols of sizes as operands of a body.
 
 Note [A body is given its symbols]
-A backend compiles a body by itself, and what sizes its operands have it says in symbols.  A symbol that is
-alone as one size of an operand can be read there; of ``s0 // 2`` it cannot.  So every symbol that occurs in
-the sizes, strides or offset of an operand, and is no size of any of them, is an operand too, in front of the
-first one that it occurs in.  One that can be read is none: each operand is saved, checked and passed on by all
-that is between the call and the body.  But where the region itself makes a value with such a size as ``s0 // 2``,
-its symbol is given: a region inside of it may take that value.
-In the graph of a frame each symbol is an input, which Dynamo makes beside the tensor that it comes with, and
-in a body it is one by this rule; a graph for export has no such inputs, and its bodies neither.
+A backend compiles a body by itself, with the sizes of its operands as symbols. A symbol that by itself is a size of an
+operand can be read from that operand; from a size ``s0 // 2``, ``s0`` cannot be read. So every symbol that occurs in
+the sizes, strides or offset of an operand, and is not itself a size of any operand, becomes an operand too, in front of
+the first one that it occurs in. A symbol that can be read does not become an operand, because every layer between the
+call and the body saves, checks and passes each operand. The exception is a symbol ``s0`` if the region itself makes a
+value with a size such as ``s0 // 2``: it becomes an operand, because a region inside of this one may take that value.
+In the graph of a frame each symbol is an input, which Dynamo makes beside the tensor that it comes with. In a body a
+symbol is an input by this rule. A graph for export has no such inputs, and neither have its bodies.
 
-Two nodes may have one symbol for their value (the input, and ``x.size(0)``).  Calls of one body may differ in
-which of them they take, so both are taken for the input.
+Two nodes may have one symbol as their value (the input, and ``x.size(0)``). Calls of one body may differ in which of
+them they take, so both are replaced by the input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Node = torch.fx.Node
 
 
 def symbols_in(value: object) -> list[Any]:
-    """Symbols in the metadata of an example value, or in the number that it is, in an order of their own."""
+    """The symbols in the metadata of an example value, or in the number that it is, in a fixed order."""
     if isinstance(value, torch.SymInt):
         return _symbols([value])
     if not isinstance(value, torch.Tensor) or not value._has_symbolic_sizes_strides:
@@ -43,13 +43,13 @@ def _symbols(numbers: list[Any]) -> list[Any]:
 
 
 def is_symbol(node: Node) -> bool:
-    """Whether ``node`` is an input of its graph that is a symbol."""
+    """Whether ``node`` is an input of its graph whose value is a symbol."""
     value = node.meta.get("example_value")
     return node.op == "placeholder" and isinstance(value, torch.SymInt) and value.node.expr.is_Symbol
 
 
 def taken_as(operand: Node) -> Node:
-    """The node that a region takes in the place of ``operand``: for a symbol the graph's input that is the symbol."""
+    """The node that a region takes instead of ``operand``: for a symbol, the graph's input that is the symbol."""
     value = operand.meta.get("example_value")
     if not isinstance(value, torch.SymInt) or not value.node.expr.is_Symbol:
         return operand
@@ -57,7 +57,7 @@ def taken_as(operand: Node) -> Node:
 
 
 def with_symbols(operands: list[Node], region: list[Node]) -> list[Node]:
-    """What a region with these operands takes: each behind those of its symbols that no operand has for a size."""
+    """The operands of a region: each after those of its symbols that cannot be read from a size."""
     values = [operand.meta.get("example_value") for operand in operands]
     read = {
         size.node.expr
