@@ -48,9 +48,8 @@ class InvokeSubgraphReuseCondition:
     # (source, own attributes, hooks...): state of an object that no guard checks. Without it, a hook, or an attribute
     # that shadows one of the class, would be overlooked.
     states: list[tuple[Any, Hashable]]
-    # id -> source of the objects that were read, or are known, at a source behind no argument, and are the same in
-    # every call. Without them, a body that was traced for two objects would be reused where an argument leads to the
-    # other one.
+    # id -> source of the objects, read or known at a source behind no argument, that are the same in every call.
+    # Without them, a body that was traced for two objects would be reused where an argument leads to the other one.
     unmoved: dict[int, Any]
     # id -> source by which Dynamo tracks the object. Without it, the frame would not know, after a reuse, which objects
     # the call read, and by which of their sources.
@@ -67,8 +66,7 @@ class InvokeSubgraphReuseCondition:
     # (expression, key): values of the deferred constants that tracing read. Without them, a branch on a number among
     # the arguments would be taken as in the traced call.
     specialized: list[tuple[Any, Hashable]]
-    # Elements that were found by a deferred index, in order. Without them, each call would use the traced call's
-    # element.
+    # Elements found by a deferred index, in order. Without them, each call would use the traced call's element.
     paths: list[Any]
     # source -> makers of guards, for numbers that were used as an index only and for opaque objects that operators take
     # whatever their value. These are guarded, but may differ between calls.

@@ -106,8 +106,8 @@ class GraphRegionTracker:
         self._attention_kernels = frozenset(kernel.name for kernel in torch.nn.attention._cur_sdpa_kernel_backends())
         # Whether a region may hold switches of global state, and may lie where the program has entered autocast.
         self.switches = True
-        # node -> indices of the operands (nodes in its flattened args and kwargs) that changed when it was run on fake
-        # tensors.
+        # node -> indices, among the nodes of its flattened args and kwargs, of those that its run on fake tensors
+        # changed.
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
         # The graph whose inputs a region may write to, if any: Note [A region may write to an input].
         self.open_graph: torch.fx.Graph | None = None

@@ -1,6 +1,4 @@
-"""Overlay of torch._dynamo.side_effects: reports changes, and reads of what was changed, to the recorders of region
-calls.
-"""
+"""Overlay of torch._dynamo.side_effects: reports changes, and reads of changed values, to recorders of region calls."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from torch_regions.overlay import replaces, stock
 
 @replaces
 def raise_getitems(gm: GraphModule) -> GraphModule:
-    # The forward is lazy already; the backward was lazy until it was reordered. A lazy module generates code only when
-    # it runs.
+    # The forward is lazy already; the backward was until it was reordered. A lazy module generates code only if it
+    # runs.
     if _lazy_graph_module._use_lazy_graph_module_flag and type(gm).__mro__[1] is GraphModule and has_calls(gm.graph):
         lazy = _lazy_graph_module._LazyGraphModule.from_graphmodule(gm)
         lazy.meta.update(gm.meta)

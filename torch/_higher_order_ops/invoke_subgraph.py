@@ -181,8 +181,7 @@ def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> 
     region.__code__ = _code_of_mark(fn, region.__code__)
     marked: Any = region
     marked.__marked_compile_region_fn__ = fn
-    # Dynamo reads these when it inlines the mark. They belong to the mark, not to the function: another mark has its
-    # own.
+    # Dynamo reads these when it inlines the mark. They are the mark's, not the function's: another mark has its own.
     marked.__marked_compile_region_config__ = options
     marked.__marked_compile_region_max_reuse_entries__ = max_reuse_entries
     marked.__marked_compile_region_reuse_hash_fn__ = reuse_hash_fn

@@ -50,9 +50,7 @@ def is_entered(node: Node) -> bool:
 
 
 def strip(body: GraphModule) -> None:
-    """Removes the calls by which ``body`` enters and leaves autocast, because the graph it is inlined into has entered
-    it.
-    """
+    """Removes the calls by which ``body`` enters and leaves autocast: the graph around it has entered autocast."""
     nodes = [node for node in body.graph.nodes if is_entered(node)]
     for node in reversed(nodes):
         body.graph.erase_node(node)

@@ -135,7 +135,7 @@ def looks(value: Any) -> Hashable:
         shape,
         stride,
         number(value.storage_offset()),
-        # A view's storage is larger than its sizes say.
+        # The storage of a view may be larger than its sizes say.
         _bytes(value),
         value.dtype,
         value.device,

@@ -28,7 +28,7 @@ _AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
 
 def _operand(value: Any) -> Hashable:
-    """What the trace can depend on of an operand; None if that is not known."""
+    """The metadata of an operand that the trace may depend on; None if that is not known."""
     if value is None:
         return ("none",)
     if isinstance(value, torch.Tensor):
@@ -60,8 +60,7 @@ def _state() -> tuple[Hashable, Any]:
         # Some operators are decomposed before autograd in one mode, but not in the other.
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        # The trace runs under the caller's dispatch keys; with functionalization or autograd among them, other kernels
-        # run.
+        # The trace runs under the caller's dispatch keys. With functionalization or autograd, other kernels run.
         torch._C._dispatch_tls_local_include_set().raw_repr(),
         torch._C._dispatch_tls_local_exclude_set().raw_repr(),
         # Autocast inserts copies between operands and operators.

@@ -4,14 +4,14 @@ Note [The compiler is asked early]
 Before Inductor writes its first loop for the CPU it checks which vector instructions work: for each set that the
 processor has, it compiles a small program and loads it. If the cache has no compiled kernel, that takes seconds in
 which nothing else is done. The results do not depend on the program. So a thread starts these checks when Inductor gets
-a graph with calls of regions, and Inductor's own check waits for those that still run. A deep model takes longer than a
-shallow one to reach that check; in both, this time now overlaps with that of the C++ compiler.
+a graph with calls of regions, and Inductor's own check waits for those that still run. The time in between, longer for
+a deep model than for a shallow one, overlaps with that of the C++ compiler.
 
 Only a positive result counts, and only for the compiler that is then in use. A negative one may have a cause that the
 thread cannot know (a cache folder that has been removed), so stock checks again. The thread is not started if waiting
 costs little (a cache folder in use has the compiled programs), for a graph without tensors on the CPU, or twice in a
-process. A process that was forked meanwhile has no thread to wait for. An error while starting the thread is not the
-program's, which may not need the results: stock handles it.
+process. A process that was forked meanwhile has no thread to wait for. An error while starting the thread is only
+logged: the program may not need the results, and stock can check.
 
 The thread imports nothing. Importing setuptools, which is needed, changes ``sys.meta_path`` for a while, and an import
 in another thread at that time may miss a finder.

@@ -32,8 +32,8 @@ def _is_fake_tensor_same(
     recursive_ids: Any = None,
 ) -> bool:
     if new is old:
-        # The results of the body have not changed, so its calls are not run again. Stock would find no tensor on the
-        # storage to compare with, even if it is the very same tensor.
+        # The results of the body have not changed, so its calls are not run again. With ``check_storage``, stock would
+        # not even take a tensor as the same as itself.
         return True
     kind = lifted_class(new)
     if kind is not None:
@@ -64,9 +64,7 @@ _LEAVES = frozenset({int, float, bool, complex, str, type(None), torch.dtype, to
 
 
 def _in_sequence(values: Any, gm: GraphModule | None) -> list[Any] | None:
-    """``values`` with nodes replaced by their values, also in nested sequences; None if they hold anything but plain
-    leaves.
-    """
+    """``values``, also nested, with nodes replaced by their values; None if they hold anything but plain leaves."""
     found: list[Any] = []
     for value in values:
         kind = type(value)

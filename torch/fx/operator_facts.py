@@ -40,8 +40,7 @@ _PURE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 _COMPOSITE_METHODS = frozenset(
     ["bfloat16", "bool", "byte", "cdouble", "cfloat", "char", "double", "float", "half", "int", "long", "short", "type"]
 )
-# Tensor methods that have an operator of the same name, but act on the autograd graph or on the storage, not on the
-# values.
+# Tensor methods with an operator of the same name, which act on the autograd graph or on the storage, not on values.
 _OPAQUE_METHODS = frozenset(
     [
         "backward",

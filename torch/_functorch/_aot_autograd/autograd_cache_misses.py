@@ -19,8 +19,7 @@ from torch._functorch._aot_autograd.autograd_cache_parts import PARTS, KeyParts,
 from torch._inductor.codecache import write_atomic
 
 
-# A miss is compared with the last ``MAX_REMEMBERED`` keys of this process; the report has the last ``MAX_TOLD`` misses
-# and bypasses.
+# How many keys of this process a miss is compared with, and how many misses and bypasses the report has.
 MAX_REMEMBERED = 64
 MAX_TOLD = 1000
 # A miss is compared with the ``MAX_READ`` latest entries of the folder.

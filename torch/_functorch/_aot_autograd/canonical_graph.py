@@ -164,7 +164,7 @@ class CanonicalGraph:
 
 
 class _Walk:
-    """Makes the records of one module.  See Note [Numbers for names]"""
+    """Makes the records of one module. See Note [Numbers for names]"""
 
     def __init__(self, graph: CanonicalGraph, module: GraphModule, records: list[tuple[Any, ...]]) -> None:
         self.graph = graph

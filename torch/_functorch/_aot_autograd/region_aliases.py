@@ -40,7 +40,7 @@ def _storage(val: FakeTensor) -> int:
 
 
 def _making(mode: FakeTensorMode) -> contextlib.ExitStack:
-    """A context in which fake tensors of ``mode`` are made from meta tensors, and no guards on their sizes are made."""
+    """Within, fake tensors of ``mode`` are made from meta tensors, and no guards on their sizes are made."""
     within = contextlib.ExitStack()
     within.enter_context(in_kernel_invocation_manager(mode))
     if mode.shape_env is not None:
@@ -49,8 +49,6 @@ def _making(mode: FakeTensorMode) -> contextlib.ExitStack:
 
 
 class _Call:
-    """One call of a partitioned body."""
-
     def __init__(self, node: Node, body: GraphModule) -> None:
         self.node = node
         self.inputs = body.graph.find_nodes(op="placeholder")

@@ -43,8 +43,7 @@ def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = N
     # body may write to (regions/donation.py).
     body.bw_donated_idxs = None
     body.is_body_of_region = True
-    # Kernels are named after the nodes from which they were lowered. Nodes of the graph around the call are not among
-    # them.
+    # Kernels are named after the nodes they come from, which are not those of the graph around the call.
     with V.set_graph_handler(body), patch.object(ir.IRNode, "_current_origins", OrderedSet()):
         body.run(*examples)
         memory = analyse(body)

@@ -257,9 +257,8 @@ class CachedBody:
     """The cached data of a body."""
 
     memory: RegionMemory
-    # Which operands the body may overwrite is known only when its calls have been ordered (regions/donation.py). So
-    # each such choice has its own code; the code for another choice would overwrite an operand that is still to be
-    # read.
+    # Which operands the body may overwrite is known only when its calls have been ordered (regions/donation.py). Each
+    # such choice has its own code, because other code would overwrite an operand that is still to be read.
     codes: dict[str, BodyCode]  # indices of donated operands to code
 
 

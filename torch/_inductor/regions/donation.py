@@ -27,9 +27,7 @@ from torch.utils._ordered_set import OrderedSet
 
 
 def give_away(call: Any) -> None:
-    """Before the code of ``call`` is generated, decides which operands its body may overwrite, and leaves them to the
-    body.
-    """
+    """Before the code of ``call`` is generated, decides which operands its body may overwrite, and donates them."""
     from torch._inductor.graph import GraphLowering  # which imports the wrapper, which asks for this
 
     around, subgraph = V.graph, call.subgraph
@@ -79,7 +77,7 @@ def _dying_in_every_call(subgraph: Any, around: Any) -> list[int]:
 
 
 def _own_inputs(around: Any) -> set[str]:
-    """The inputs of a graph that are not known to share memory with another input. Saved views of one tensor would."""
+    """The inputs of a graph that are not known to share memory with another input, as two saved views do."""
     storages = {
         name: value.untyped_storage()._cdata
         for name, value in zip(around.graph_input_names, around.example_inputs)

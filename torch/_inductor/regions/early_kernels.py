@@ -4,13 +4,11 @@ Note [Kernels are compiled early]
 Inductor starts to compile kernels when the code of the whole program is written and loaded. In a program with calls of
 regions many kernels are known long before that: the code of a body is generated at the first call, and all other calls
 follow. So each kernel is submitted when it is defined, kernels of the graph around the calls included (a body does not
-define a kernel that the graph has already defined). Later, the kernel's line in the program finds the job already
-running, because Inductor keys jobs by source and compiler command. A job under another key would be wasted, but
-harmless.
+define a kernel that the graph has already defined). Later, the kernel's line in the program finds the job running,
+because Inductor keys jobs by source and compiler command. If the key differed, it would only start a job of its own.
 
-Two kinds of kernels are not submitted: all kernels if there are no worker threads, because the compile would wait here;
-and a kernel whose code contains its name, because the name changes in the program (Note [A body is an object file] in
-regions/object_code.py).
+A kernel is not submitted without worker threads (the compile would wait here), or if its code contains its name, which
+changes in the program (Note [A body is an object file] in regions/object_code.py).
 """
 
 from __future__ import annotations

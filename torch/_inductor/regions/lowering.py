@@ -82,9 +82,7 @@ def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) ->
 
 
 def _counts_on_alignment(body: Any, index: int, example: torch.Tensor) -> bool:
-    """Whether the body's kernels may load an operand with vector instructions. On the CPU no kernel depends on
-    alignment.
-    """
+    """Whether the body's kernels may use vector loads on an operand. On the CPU no kernel depends on alignment."""
     return example.device.type != "cpu" and body.graph_input_names[index] not in body.unaligned_buffers
 
 

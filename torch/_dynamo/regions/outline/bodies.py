@@ -2,7 +2,7 @@
 
 Note [An operator that runs its bodies]
 Operators such as ``checkpoint`` run a graph that Dynamo has traced for them. Such an operator may be in a region if the
-operators in its bodies may. Two such operators are equal if their bodies are:
+operators in its bodies may. Two such operators are equal if their bodies are equal.
 
 - The key of a body consists of its operators in recorded order, each by its own key (regions/keys.py), of its wiring,
   and of its inputs and outputs. Names are not part of it.
@@ -10,8 +10,8 @@ operators in its bodies may. Two such operators are equal if their bodies are:
   other than that of the operator that runs the body, or writes to a value from outside the body. The life of a written
   value lies in the body; otherwise the body is in no region.
 - All metadata of a body besides its graph must be known. For a checkpoint this is the function that says what is saved:
-  the program's own code, which AOTAutograd runs for each operator. If many calls share a body, it runs once. So it must
-  be known to return the same each time: Note [A policy that only looks].
+  the program's own code, which AOTAutograd runs for each operator. If many calls share a body, AOTAutograd runs it once
+  for all of them. So it must be known to return the same each time: Note [A policy that only looks].
 
 The ``get_attr`` node of a body is not an operand. A region's body has a ``get_attr`` node of its own for the graph that
 the first region runs; the graphs of the other regions are equal to it.
@@ -69,9 +69,7 @@ class Bodies:
         return found if isinstance(found, torch.fx.GraphModule) else None
 
     def size(self, node: Node) -> int:
-        """The number of operators that ``node`` counts as: the operators in its bodies, but not the operator that runs
-        them.
-        """
+        """How many operators ``node`` counts as: one that runs bodies counts as the operators in them."""
         if not runs_its_bodies(node):
             return 1
         return sum(self._size_of_body(operand) for operand in node.all_input_nodes if is_body(operand)) or 1

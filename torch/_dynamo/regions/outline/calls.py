@@ -72,7 +72,6 @@ class _Like(NamedTuple):
     options: int
     # Number of operators in the whole call; ``CallBenefit`` depends on it.
     whole: int
-    # Whether it is an automatic region.
     automatic: bool
 
 

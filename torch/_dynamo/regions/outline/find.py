@@ -20,14 +20,13 @@ MAX_ROUNDS = 16
 
 
 class Finder:
-    """Chooses groups of regions: matches repeats, fits them and checks their boundary, round by round."""
+    """Chooses groups of regions, round by round."""
 
     def __init__(self, view: GraphView, sequence: list[int], policy: OutliningPolicy) -> None:
         self.view = view
         self.policy = policy
         self.fitter = Fitter(view, policy)
         self.sequence = sequence
-        # How often the sequence was searched.
         self.rounds = 0
         # 1 for each position that is in a chosen region.
         self.taken = bytearray(len(sequence))

@@ -20,8 +20,6 @@ MAX_SPLITS = 12
 
 
 class Fitter:
-    """Fits the runs of one graph."""
-
     def __init__(self, view: GraphView, benefit: Benefit) -> None:
         self.view = view
         self.benefit = benefit
@@ -62,7 +60,7 @@ class Fitter:
 
     def _pays(self, group: Repeat) -> bool:
         results, size = len(self._results(group)), self.view.size(group.starts[0], group.length)
-        # A body without operands is a constant, and one without results computes nothing.
+        # A body without operands is a constant; one without results computes nothing.
         has_inputs = bool(self.view.inputs(group.starts[0], group.starts[0] + group.length))
         return has_inputs and results > 0 and self.benefit.of_group(size, len(group.starts), results)
 

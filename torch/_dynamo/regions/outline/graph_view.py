@@ -134,7 +134,6 @@ class GraphView:
         self.spans = [*self._written_spans(), *vmap_spans(self.nodes), *self.switches.spans]
         # position -> first and last position that a region with this node must hold.
         self._must_hold = self._held_together()
-        # Storages that the graph returns.
         self._returned = {
             storage
             for node in self._outside
@@ -341,9 +340,7 @@ class GraphView:
         return broken
 
     def _written_elsewhere(self, start: int, end: int) -> set[int]:
-        """Positions in [start, end) that touch a written open storage which does not enter the region as a single
-        operand.
-        """
+        """Positions in [start, end) that touch a written open storage which is not a single operand of the region."""
         writers = [i for i in range(start, end) if i in self.writes]
         broken = {s for i in writers for s in self.written_at(i) & self.open}
         if broken and not any(is_users_operator(self.nodes[i]) for i in writers):

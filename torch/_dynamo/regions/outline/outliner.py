@@ -72,8 +72,7 @@ class Outliner:
         called = {str(n.target): self._named(n) for n in body.find_nodes(op="get_attr")}
         module = torch.fx.GraphModule({}, torch.fx.Graph() if called else body)
         if called:
-            # Setting ``graph`` recompiles the module with every submodule that it has by then. The inner ones are
-            # compiled.
+            # Setting ``graph`` recompiles the module with the submodules that it has by then, which are compiled.
             module.graph = body
             for each, inner in called.items():
                 module.add_module(each, inner)
@@ -209,9 +208,9 @@ def make_body(
 
 
 def call_meta(last: Node, options: Any, stack_trace: str | None = None) -> dict[str, Any]:
-    """The metadata of a call of a region whose last node is ``last``, without the example value.
+    """The metadata of a call of a region that ends with ``last``, without the example value.
 
-    ``stack_trace`` is that of the program's call. A region found by search has none, and takes that of its last node.
+    ``stack_trace`` is that of the program's call. A region found by search has that of its last node.
     """
     meta = {k: v for k, v in last.meta.items() if k in ("stack_trace", "creation_timestamp")}
     if stack_trace is not None:

@@ -1,12 +1,12 @@
-"""Which repeats are worth a body. This is apart from which are identical and which are legal.
+"""Which repeats are worth a body.
 
 ``GraphRegionTracker`` answers which regions of a graph are identical, ``legality.py`` which operators may be in a body,
 ``graph_view.py`` what may cross a body's boundary. Among the regions that remain, an ``OutliningPolicy`` chooses those
 that pay.
 
-The benefit is counted in nodes. A call of a body costs the backend about as much as ``CALL_COST`` nodes: the call
-itself and a getitem for each output (one, while the outputs are not known). Each node that is in one body instead of in
-many places is saved.
+The benefit is counted in nodes. A call costs the backend about as much as ``CALL_COST`` nodes: the call itself and a
+getitem for each output (one, while the outputs are not known). Each node that is in one body instead of in many places
+is saved.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class Benefit(Protocol):
 class OutliningPolicy:
     """The ``Benefit`` of repeats found by search: they must save the backend more than the calls cost."""
 
-    # The least number of nodes in a region.
     least_length: int = MIN_REGION_NODES
     # The least number of nodes that a group saves; None: a repeat is outlined whatever it saves.
     least_saved: int | None = MIN_NODES_SAVED

@@ -1,6 +1,6 @@
-"""What stamped calls become at the end of a frame: calls of bodies or, where that is impossible, operators again.
+"""What stamped calls become at the end of a frame: calls of bodies or, if that is impossible, operators again.
 
-While the frame is traced a stamped call names no body, because its body is made from the traced call's operators at the
+A stamped call names no body while the frame is traced, because its body is made from the traced call's operators at the
 end of the frame (calls.py). If these become several bodies, or none, the stamp becomes the same sequence of calls and
 operators.
 """
@@ -44,7 +44,7 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
     stamped = [(call, stamp) for call in _with_inner(calls) for stamp in call.stamps]
     if not stamped:
         return []
-    # In program order: the calls inside a traced call precede the stamps of that call.
+    # In program order, so that stamps inside a traced call precede the stamps of that call.
     index = {node: i for i, node in enumerate(graph.nodes)}
     top = set(map(id, calls))
     made = []
@@ -275,6 +275,6 @@ class _Values:
                 fake = FakeTensor(value.fake_mode, made, value.device)
             return fake.requires_grad_(value.requires_grad)
         except Exception:
-            # An unusual tensor keeps the other call's value. It appears to share memory with that call, so it stays
+            # An unusual tensor keeps the other call's value. It seems to share memory with that call, so it stays
             # outside.
             return value

@@ -1,17 +1,17 @@
 """Symbols of sizes as operands of a body.
 
 Note [A body is given its symbols]
-A backend compiles a body by itself, with the sizes of its operands as symbols. A symbol that by itself is a size of an
-operand can be read from that operand; from a size ``s0 // 2``, ``s0`` cannot be read. So every symbol that occurs in
-the sizes, strides or offset of an operand, and is not itself a size of any operand, becomes an operand too, in front of
-the first one that it occurs in. A symbol that can be read does not become an operand, because every layer between the
-call and the body saves, checks and passes each operand. The exception is a symbol ``s0`` if the region itself makes a
-value with a size such as ``s0 // 2``: it becomes an operand, because a region inside of this one may take that value.
-In the graph of a frame each symbol is an input, which Dynamo makes beside the tensor that it comes with. In a body a
-symbol is an input by this rule. A graph for export has no such inputs, and neither have its bodies.
+A backend compiles a body by itself, with the sizes of its operands as symbols. It can read ``s0`` from an operand of
+size ``s0``, but not from one of size ``s0 // 2``. So every symbol that occurs in the sizes, strides or offset of an
+operand, and is not itself a size of any operand, becomes an operand too, in front of the first one that it occurs in.
+Other symbols do not, because every layer between the call and the body saves, checks and passes each operand. The
+exception is a symbol ``s0`` if the region itself makes a value with a size such as ``s0 // 2``: it becomes an operand,
+because a region inside of this one may take that value.
+In the graph of a frame each symbol is an input, which Dynamo makes beside the tensor that it comes with. In a body it
+is an input by this rule. A graph for export has no such inputs, and neither have its bodies.
 
-Two nodes may have one symbol as their value (the input, and ``x.size(0)``). Calls of one body may differ in which of
-them they take, so both are replaced by the input.
+The value of two nodes may be one symbol (the input, and ``x.size(0)``). Calls of one body may differ in which of them
+they take, so both are replaced by the input.
 """
 
 from __future__ import annotations
