@@ -1,7 +1,7 @@
 """torch-regions: compile a repeated block once.
 
-The package holds no compiler: it is the loader of the overlay, the files under ``torch/`` that stand in for
-functions and modules of the installed torch. See OVERLAY.md.
+The package holds no compiler. It loads the overlay: the files under ``torch/`` that replace functions and modules of
+the installed torch. See OVERLAY.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "status",
 ]
 
-# Each `import torch` imports this module, so what it can do without waits for its first use.
+# Each `import torch` imports this module, so these are imported when they are first used.
 _LAZY = {
     "ManifestError": "_errors",
     "OverlayError": "_errors",

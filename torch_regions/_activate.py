@@ -1,4 +1,4 @@
-"""The `torch.backends` entry point. Runs at the end of every `import torch`, so it imports next to nothing."""
+"""The `torch.backends` entry point. It runs at the end of every `import torch`, so it imports next to nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENV = "TORCH_REGIONS"
 
 
 def mode() -> str:
-    """The value of TORCH_REGIONS, with unset and empty read as "1". Unknown values are returned as they are."""
+    """The value of TORCH_REGIONS; "1" if it is unset or empty. Unknown values are returned unchanged."""
     return os.environ.get(ENV) or "1"
 
 
@@ -30,9 +30,9 @@ def default_root() -> str:
 def activate(root: str | os.PathLike[str] | None = None) -> None:
     """Arrange for the overlay at `root` to be verified and loaded when torch's compiler is first imported.
 
-    torch calls this by itself when torch-regions is installed. Calling it again changes nothing, unless another
-    `root` is given before anything was verified. It never raises: a fault is told when the compiler is first
-    imported, as a warning, or as an `OverlayMismatch` with TORCH_REGIONS=strict.
+    torch calls this by itself when torch-regions is installed. A second call changes nothing, unless it gives another
+    `root` before anything was verified. It never raises. A fault is reported when the compiler is first imported: as a
+    warning, or as an `OverlayMismatch` under TORCH_REGIONS=strict.
     """
     global _finder
     setting = mode()
@@ -46,13 +46,13 @@ def activate(root: str | os.PathLike[str] | None = None) -> None:
     from torch_regions._finder import OverlayFinder
 
     _finder = OverlayFinder(where, setting)
-    # Twice: when another thread takes a finder away from the front while one imports (setuptools does, with its own),
-    # the import system passes over the next one. A stock module would then be without what the overlay adds to it.
+    # Inserted twice: if another thread removes the first finder during an import (setuptools removes its own), the
+    # import system skips the next one. A stock module would then lack what the overlay adds to it.
     sys.meta_path[:0] = [_finder, _finder]
     if "torch._dynamo" in sys.modules:
         _finder.decide()
 
 
 def current() -> OverlayFinder | None:
-    """The finder that was installed last, or None when the overlay was never activated."""
+    """The finder that was installed last; None if the overlay was never activated."""
     return _finder

@@ -1,8 +1,8 @@
 """Keeps artifacts compiled under the overlay and under stock torch apart.
 
-All of torch's compile caches put `torch.compiler.config.cache_key_tag` into their keys. Reading it yields the user's
-value with the overlay's digest behind it; writing it stores the user's part only, so that code which reads, changes and
-restores the value neither loses the digest nor doubles it.
+All of torch's compile caches put `torch.compiler.config.cache_key_tag` into their keys. A read of it yields the user's
+value followed by the overlay's digest. A write stores the user's part only. So code that reads, changes and restores
+the value neither loses the digest nor doubles it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def combine(user: object, digest: str) -> str:
 
 
 def user_part(value: object) -> object:
-    """What the user contributed to `value`; anything but a tagged string is returned as it is."""
+    """The user's part of `value`; anything but a tagged string is returned unchanged."""
     if isinstance(value, str) and MARK in value:
         return value[: value.index(MARK)]
     return value
 
 
 def install(finder: Finder) -> None:
-    """Let `finder`'s decision show in torch.compiler.config. Does nothing when torch has no such module."""
+    """Make torch.compiler.config show `finder`'s decision. Does nothing when torch has no such module."""
     global _finder
     _finder = finder
     config = sys.modules.get("torch.compiler.config")
@@ -55,5 +55,5 @@ def install(finder: Finder) -> None:
 
     TaggedConfig.__name__ = type(config).__name__
     TaggedConfig.__qualname__ = type(config).__qualname__
-    # The config module refuses to set what is no option of its own.
+    # The config module refuses to set anything but its options.
     object.__setattr__(config, "__class__", TaggedConfig)

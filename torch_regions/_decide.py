@@ -1,4 +1,4 @@
-"""The one decision of a process: verify everything, then use all of the overlay or none of it."""
+"""The one decision of a process: verify everything, then put the overlay in place, or leave torch as stock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Decision:
     modules: frozenset[str] = frozenset()
     mismatches: tuple[_verify.Mismatch, ...] = ()
     patches: list[Patch] = field(default_factory=list)
-    # Groups of rows that are not used, each with the reason
+    # Group that is not used -> the reason
     left_out: dict[str, str] = field(default_factory=dict)
     told: bool = False
 
@@ -56,7 +56,7 @@ class Decision:
             )
 
     def tell_of_groups(self) -> None:
-        """Warn once that some groups of rows are off because the installed torch differs from what they are for."""
+        """Warn once that groups of rows are off, because the installed torch is not the one that they were made for."""
         if not self.told:
             self.told = True
             concerned = frozenset().union(*(mismatch.groups for mismatch in self.mismatches))
@@ -71,9 +71,9 @@ class Decision:
 
 
 def digest(root: str, files: dict[str, str], left_out: Iterable[str] = ()) -> str:
-    """A short hash of the manifest, of every overlay file and of the groups that are not used.
+    """A short hash of the manifest, every overlay file and the groups that are not used.
 
-    Two overlays with one digest compile alike.
+    Two overlays with equal digests compile alike.
     """
     hasher = hashlib.sha256(",".join(sorted(left_out)).encode())
     for name, path in [("", os.path.join(root, _manifest.NAME)), *sorted(files.items())]:
@@ -85,7 +85,7 @@ def digest(root: str, files: dict[str, str], left_out: Iterable[str] = ()) -> st
 
 
 def decide(finder: Finder) -> Decision:
-    """Verify and commit. Never raises for what the installed torch or the overlay is like."""
+    """Verify and commit. Neither an unexpected torch nor a faulty overlay makes it raise."""
     if finder.mode not in ("1", "strict"):
         reason = f'TORCH_REGIONS="{finder.mode}" is none of "1" (on), "0" (off), "strict" (an error instead of off)'
         return Decision(False, reason)
@@ -127,7 +127,7 @@ def decide(finder: Finder) -> Decision:
 
 
 def _undo(finder: Finder, decision: Decision) -> None:
-    """Put every module back, and forget the overlay's own: another decision begins where this one did."""
+    """Restore every stock module and drop the overlay's own, so that another decision begins where this one did."""
     for patch in reversed(decision.patches):
         patch.undo()
     decision.patches.clear()
@@ -149,9 +149,9 @@ def _undo(finder: Finder, decision: Decision) -> None:
 
 
 def _commit(finder: Finder, decision: Decision) -> None:
-    """Patch the modules that were imported before anyone asked for the compiler; others follow when imported.
+    """Patch the modules that are imported already; the finder patches the others when they are imported.
 
-    Raises OverlayError when a file does not fit; what was patched until then is in `decision.patches`.
+    Raises OverlayError when a file does not fit; `decision.patches` then holds what was patched before.
     """
     _faults.watch(finder.root)
     for name in sorted(finder.files.keys() | _dynamo_rules.MODULES.keys()):

@@ -1,4 +1,4 @@
-"""Stock source against ours, one unified diff for each replacement."""
+"""One unified diff for each replacement, stock's source against ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _read(path: str) -> list[str]:
 
 
 def _segment(path: str, nodes: list[ast.stmt]) -> list[str]:
-    """The lines of some statements, their decorators included."""
+    """The lines of some statements and their decorators."""
     lines = _read(path)
     found: list[str] = []
     for node in nodes:
@@ -34,7 +34,7 @@ def _segment(path: str, nodes: list[ast.stmt]) -> list[str]:
 
 
 def diff(row: Replacement, ours: str, sources: StockSources) -> list[str]:
-    """The lines of the unified diff of one row. Raises OSError or SyntaxError when a file cannot be read."""
+    """The lines of one row's unified diff. Raises OSError or SyntaxError when a file cannot be read."""
     stock = sources.path(row.module)
     if row.symbol is None:
         before = _read(stock) if stock is not None else []

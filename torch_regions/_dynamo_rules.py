@@ -1,8 +1,8 @@
 """Makes Dynamo treat the overlay's files as torch's own.
 
-Dynamo decides by file name what to trace, what to skip and which frames to leave out of the stack it shows a user.
-An overlay file is judged as the stock file it stands for, or would be beside if stock had one of its name, and the
-loader as a part of Dynamo.
+Dynamo decides by file name what to trace, what to skip and which frames to leave out of the stack that it shows a
+user. The wrappers here pass it another name for an overlay file: that of its stock file, or the one that stock would
+give the module. For a file of the loader they pass a name in Dynamo's folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-# module -> the functions of it that are wrapped here. Their sources are in the manifest under [loader].
+# module -> its functions that are wrapped here. The manifest has their hashes, under [loader].
 MODULES: dict[str, tuple[str, ...]] = {
     "torch._dynamo.trace_rules": ("_as_posix_path", "is_torch", "is_torch_inline_allowed"),
     "torch._dynamo.guards": ("uninteresting_files",),
@@ -28,7 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 
 def aliases(files: dict[str, str]) -> dict[str, str]:
-    """Overlay file to the stock file it stands for, or where that would be: the rules are about folders, too."""
+    """Overlay file -> its stock file, or where stock would have one: the rules are about folders, too."""
     torch_dir = os.path.dirname(sys.modules["torch"].__file__ or "")
     found = {}
     for module, path in files.items():
@@ -58,7 +58,7 @@ def _with_overlay_files(function: Callable[..., Any], known: dict[str, str]) -> 
         nonlocal cached
         if cached is None:
             stock = function()
-            # Of a file that stock does not have, no frame is the program's.
+            # A frame in a file that stock does not have is never the program's.
             new = (ours for ours, theirs in known.items() if theirs in stock or not os.path.exists(theirs))
             cached = stock | set(new)
         return cached
@@ -75,7 +75,7 @@ def take_back(module: ModuleType) -> None:
 
 
 def apply(module: ModuleType, files: dict[str, str]) -> None:
-    """Wrap the functions of `module` that judge files, if it is one of MODULES."""
+    """Wrap the functions of `module` that decide by file name, if it is one of MODULES."""
     names = MODULES.get(module.__name__)
     if names is None:
         return

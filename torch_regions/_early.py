@@ -1,8 +1,8 @@
-"""Functions that users call before they import the compiler, and whose replacement must be in place by then.
+"""Functions that users call before they import the compiler, so that their replacement must be in place early.
 
 `torch.compiler.nested_compile_region` marks functions while a program's modules are imported, before `torch._dynamo`
-is. Until the decision is made, a stand-in has the place of such a function in its module: the first call asks for the
-decision, then goes to whatever is there. Before anything is verified the stock functions are back.
+is. Until the decision is made, a stand-in replaces such a function in its module. Its first call makes the decision,
+then calls what the module has by then. The stock functions are put back before anything is verified.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch_regions._files import Finder
 
-# module -> functions of it. Modules that `import torch` has loaded, or there is nothing to do.
+# module -> its functions. A module that `import torch` has not loaded gets no stand-in.
 ENTRIES: dict[str, tuple[str, ...]] = {"torch._higher_order_ops.invoke_subgraph": ("mark_compile_region",)}
 
 
@@ -31,7 +31,7 @@ class StandIns:
         self.placed: list[tuple[ModuleType, str, Any, Any]] = []
 
     def place(self) -> None:
-        """Put a stand-in in the place of each function whose module is loaded."""
+        """Replace each function whose module is loaded by a stand-in."""
         for module_name, names in ENTRIES.items():
             module = sys.modules.get(module_name)
             if module is None or module_name not in self.finder.files:
@@ -53,7 +53,7 @@ class StandIns:
         return decide_first
 
     def take_away(self) -> None:
-        """Put the stock functions back, unless another replacement is there by now."""
+        """Put the stock functions back, except where something else has replaced the stand-in."""
         while self.placed:
             module, name, stock, stand_in = self.placed.pop()
             if getattr(module, name) is stand_in:

@@ -1,10 +1,10 @@
-"""What can go wrong with the overlay, as exceptions and one warning."""
+"""The exceptions of the overlay, and its one warning."""
 
 from __future__ import annotations
 
 
 class OverlayError(RuntimeError):
-    """The overlay itself is at fault: a file of ours does not fit its stock module."""
+    """The overlay itself is at fault: one of its files does not fit the stock module."""
 
 
 class OverlayMismatch(OverlayError):
@@ -12,8 +12,8 @@ class OverlayMismatch(OverlayError):
 
 
 class ManifestError(OverlayError):
-    """manifest.toml is missing, is no TOML, or lacks a field."""
+    """manifest.toml is missing, is not TOML or lacks a field, or TORCH_REGIONS_GROUPS has a wrong value."""
 
 
 class OverlayWarning(UserWarning):
-    """The overlay stays off; the message names what did not match."""
+    """The overlay, or a group of its rows, stays off; the message says why."""

@@ -1,4 +1,4 @@
-"""The overlay as a series of patches for torch's source tree, each with its tests: one a system, for ``git am``."""
+"""The overlay as a series of patches for torch's source tree, for ``git am``: one for each system, with its tests."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from torch_regions._verify import StockSources
 
 _AUTHOR = ("torch-regions", "torch-regions@invalid")
-# Where the tests of the series are in torch's tree, and which of ours they are
+# The folder of the series' tests in torch's tree, and the folders under `test/` that they come from
 _TESTS = "test/regions"
 _TEST_FOLDERS = ("testing", "dynamo", "functorch", "fx", "higher_order_ops", "inductor", "subclasses", "utils")
 _PYTEST = "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\n"
-# What is not part of the series
+# A test that imports one of these is not part of the series.
 _OURS = re.compile(r"^\s*(?:from|import) (?:torch_regions|benchmarks)\b", re.MULTILINE)
 _HELPERS = re.compile(r"^\s*from testing(?:\.(\w+) import| import (\w+))", re.MULTILINE)
 _GENERIC = "It has to do with regions no more than stock has, and needs no other patch."
-_DATE = "2026-01-01T00:00:00+0000"  # the same text for the same overlay
+_DATE = "2026-01-01T00:00:00+0000"  # fixed, so that equal overlays give equal patches
 
 
 @dataclass
@@ -37,17 +37,17 @@ class _Patch:
     system: _systems.System
     rows: list[Replacement] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)  # path in torch's source tree -> text
-    tests: list[str] = field(default_factory=list)  # those among the files
+    tests: list[str] = field(default_factory=list)  # the paths under `test/` of the tests among the files
 
 
 def patches(manifest: Manifest, files: dict[str, str], sources: StockSources) -> tuple[list[_Patch], dict[str, str]]:
-    """What each patch changes, and the stock texts of the files that are changed."""
+    """The patches, and the stock texts of the files that they change."""
     found = {system: _Patch(system) for system in _systems.SYSTEMS}
     stock_texts: dict[str, str] = {}
     for module, ours in sorted(files.items()):
         rows = [row for row in manifest.rows if row.module == module]
         if not rows:
-            continue  # all that is in the file is for other releases
+            continue  # the whole file is for other releases
         patch = found[_systems.system_of(module)]
         patch.rows += rows
         stock = sources.path(module)
@@ -64,7 +64,7 @@ def patches(manifest: Manifest, files: dict[str, str], sources: StockSources) ->
 def generic_patches(
     manifest: Manifest, files: dict[str, str], sources: StockSources
 ) -> tuple[list[_Patch], dict[str, str]]:
-    """The rows that are gains or fixes without regions too, each patch for itself; and the stock texts."""
+    """The patches of the rows that are gains or fixes without regions too, and the stock texts."""
     found: dict[str, _Patch] = {}
     stock_texts: dict[str, str] = {}
     for row in manifest.rows:
@@ -87,7 +87,7 @@ def generic_patches(
 
 
 def add_tests(series: list[_Patch], root: str) -> None:
-    """Adds the tests of `root`, if it has any, to the patches that they test; helpers come with the first patch."""
+    """Adds each test under `root` to the patch that it tests, and the helpers to the first patch."""
     texts = _test_texts(root)
     for path, text in texts.items():
         is_test = path.rpartition("/")[2].startswith("test_")
@@ -101,7 +101,7 @@ def add_tests(series: list[_Patch], root: str) -> None:
 
 
 def _test_texts(root: str) -> dict[str, str]:
-    """Tests of regions and their helpers, by their path under `test/`; none that needs the loader or a benchmark."""
+    """Tests of regions and their helpers, by path under `test/`, without those that need the loader or a benchmark."""
     texts = {path: _read(os.path.join(root, "test", *path.split("/"))) for path in _test_files(root)}
     left_out = {path for path, text in texts.items() if _OURS.search(text)}
     while more := {path for path in texts.keys() - left_out if _helpers_of(texts[path]) & left_out}:
@@ -159,11 +159,11 @@ def export(
 ) -> list[str]:
     """Writes the series into the folder ``target``; returns the names of its files, in order.
 
-    With ``root``, the tests in its folder ``test`` are part of the patches.  With ``generic``, it is that of the
-    rows that are gains or fixes for any program, without tests.
+    With ``root``, the patches include the tests in its folder ``test``.  With ``generic``, the series has only the rows
+    that are gains or fixes for any program, and no tests.
 
-    Raises ``OverlayError`` where an extension cannot be written into its module, git is missing or fails, or something
-    else has the name of a patch and ``force`` is not set. Then nothing is written.
+    Raises ``OverlayError``, and writes nothing, if an extension cannot be written into its module, if git is missing or
+    fails, or if something else has the name of a patch and ``force`` is not set.
     """
     series, stock_texts = (generic_patches if generic else patches)(manifest, files, sources)
     if root is not None and not generic:
@@ -187,7 +187,7 @@ def export(
 
 
 def _check_free(path: str, content: bytes, force: bool) -> None:
-    """Raises ``OverlayError`` if something other than ``content`` is there; under ``force``, if a folder is."""
+    """Raises ``OverlayError`` if ``path`` has something other than ``content``; under ``force``, if it is a folder."""
     if not os.path.lexists(path):
         return
     if os.path.islink(path):
@@ -210,7 +210,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _replace(path: str, content: bytes) -> None:
-    """Writes a file in the place of whatever has its name: what a link points to stays as it is."""
+    """Writes a file, and replaces what has its name; of a link, the link and not what it points to."""
     folder, name = os.path.split(path)
     beside = os.path.join(folder, f".{name}.{os.getpid()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

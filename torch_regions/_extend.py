@@ -1,4 +1,4 @@
-"""Runs an overlay file in the namespace of its stock module and puts its replacements in place."""
+"""Executes an overlay file in the namespace of its stock module, and puts its replacements in place."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
     from torch_regions._loader import OverlayLoader
 
-# Bound by executing any file, or by registering a nameless function; the stock module keeps its own.
+# Execution binds these in any file, and `_` where a nameless function is registered; the stock module keeps its own.
 _NOT_OURS = frozenset(
     {"_", "__doc__", "__annotations__", "__annotate__", "__conditional_annotations__", "__builtins__"}
 )
 
 
-# module name -> the module that was extended, and what the file added to it
+# module name -> the extended module, and what the file added to it
 _additions: dict[str, tuple[ModuleType, dict[str, Any]]] = {}
 
 
 def _without_additions(module: ModuleType) -> None:
-    """Take away what the file added to a module that is reloaded: stock's code is executed in the same namespace."""
+    """Remove what the file added before a reload, which executes stock's code in the same namespace."""
     extended, added = _additions.pop(module.__name__, (module, {}))
     if extended is module:
         for name, value in added.items():
@@ -38,7 +38,7 @@ def _without_additions(module: ModuleType) -> None:
 
 
 def _collect(recorder: overlay.Recorder, path: str) -> dict[str, Any]:
-    """The definitions that the file adds. Raises OverlayError when one of them hides a stock name unmarked."""
+    """The definitions that the file adds. Raises OverlayError when an unmarked one hides a stock name."""
     before = recorder.before
     added = {}
     for name, value in vars(recorder.module).items():
@@ -55,7 +55,7 @@ def _collect(recorder: overlay.Recorder, path: str) -> dict[str, Any]:
 
 
 def _check_kinds(recorder: overlay.Recorder, path: str, always: frozenset[str]) -> None:
-    """A classmethod must replace a classmethod, and so on: callers bind them differently."""
+    """Raises OverlayError unless each replacement is of the same kind as stock's: callers bind kinds differently."""
     for symbol, new in recorder.marked.items():
         old = overlay.lookup(recorder.before, symbol)
         if "." in symbol:
@@ -80,14 +80,14 @@ def extend(
 ) -> Patch:
     """Execute an extension file after its stock module.
 
-    Targets among `left_out` stay stock's, targets among `always` are replaced, and the others are switched on for
-    compiles with regions. `begun` is given the patch before anything is changed.
+    Targets in `left_out` stay stock's, targets in `always` are replaced, and the others are switched on for compiles
+    with regions. `begun` gets the patch before anything is changed.
 
-    Raises OverlayError when the file does not fit the module, and whatever the file itself raises; the module is
-    then as stock left it.
+    Raises OverlayError when the file does not fit the module, and whatever the file itself raises. The module is then
+    as stock left it.
     """
     _without_additions(module)
-    # Executing the file updates the mapping of annotations in place, so stock's is set aside.
+    # Execution updates the mapping of annotations in place, so the file gets a copy, and stock's is kept.
     annotations = vars(module).get("__annotations__")
     if annotations is not None:
         vars(module)["__annotations__"] = dict(annotations)
@@ -130,10 +130,9 @@ def _put(patch: Patch, recorder: overlay.Recorder, always: frozenset[str], left_
 
 
 def replace_loaded(module: ModuleType, loader: OverlayLoader, begun: Callable[[Patch], object] | None = None) -> Patch:
-    """Replace a whole module that others have imported already, keeping the module object.
+    """Replace the contents of a module that others have imported; the module object stays.
 
-    `begun` is given the patch before anything is changed. Raises whatever the file raises; the module is then as it
-    was.
+    `begun` gets the patch before anything is changed. Raises whatever the file raises; the module is then as it was.
     """
     before = Snapshot(vars(module))
     namespace = vars(module)

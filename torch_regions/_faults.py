@@ -1,4 +1,4 @@
-"""An internal error of the compiler that came through an overlay file says so: it is ours to mend, not torch's."""
+"""Names the overlay in an internal compiler error that passed through one of its files: it is ours to mend."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 LINE = "torch-regions is on; TORCH_REGIONS=0 runs stock's code"
 
-# The folder of the overlay that is in use.
+# Folder of the overlay in use
 _root: str | None = None
-# Files through which every compile goes, with regions or without: they call stock's function and do nothing that fails.
-# An error came through them only if it was raised there.
+# Files that every compile passes through, with regions or without. They call stock's function and do nothing that can
+# fail, so they count only if the error was raised in them.
 _DOORS = tuple(
     os.path.join("torch", *name.split("/"))
     for name in (
@@ -38,7 +38,7 @@ def unwatch() -> None:
 
 
 def _internal() -> tuple[type[BaseException], ...]:
-    """The classes of errors that users take for faults of torch; InductorError is a subclass of the second."""
+    """The error classes that users take for faults of torch; InductorError is a subclass of the second."""
     errors = sys.modules.get("torch._dynamo.exc")
     return (errors.InternalTorchDynamoError, errors.BackendCompilerFailed) if errors is not None else ()
 

@@ -1,4 +1,4 @@
-"""The overlay's files by module, and what the parts of the loader know of the finder that has them."""
+"""The overlay's files by module, and the finder as the other parts of the loader see it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Finder(Protocol):
-    """The finder of one overlay; see _finder.py for what its fields mean."""
+    """The finder of one overlay; _finder.py documents its fields."""
 
     root: str
     mode: str
@@ -27,14 +27,14 @@ class Finder(Protocol):
     applied: dict[str, ModuleType]
 
     def catch_up(self) -> None:
-        """Patch what was imported behind the finder's back."""
+        """Patch what other import hooks have loaded since the decision."""
 
     def decide(self) -> bool:
         """Verify and commit, once; True when the overlay is on."""
 
 
 def overlay_files(root: str) -> dict[str, str]:
-    """Module name to file, for each Python file under `root`/torch; a package has the name of its folder."""
+    """Module name -> file, for each Python file under `root`/torch; a package has the name of its folder."""
     found: dict[str, str] = {}
     folders = [("torch", os.path.join(root, "torch"))]
     while folders:

@@ -1,7 +1,7 @@
-"""The import hook: which overlay file belongs to which module, and the one decision whether to use them.
+"""The import hook: it maps modules to overlay files, and decides once whether to use them.
 
-Nothing is read until the first module is imported that the overlay has a word in. Then every row of the manifest
-is verified, and either all files are used or none.
+It reads nothing until a module that the overlay patches is imported for the first time. Then it verifies every row of
+the manifest (_decide.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch_regions._decide import Decision
 
-# Importing one of these asks for the decision although no overlay file may stand for it: `torch._dynamo` because
-# all use of the compiler begins there, the others because their rules must know the overlay's files (_dynamo_rules).
+# The import of one of these makes the decision, whether or not it has an overlay file: all use of the compiler begins
+# with `torch._dynamo`, and the rules of the others must know the overlay's files (_dynamo_rules).
 TRIGGERS = frozenset(
     {
         "torch._dynamo",
@@ -42,20 +42,21 @@ class OverlayFinder:
         self.mode = mode
         self.files = overlay_files(root)
         self.decision: Decision | None = None
-        # Modules that are replaced whole; known once the rows are verified, while others are still being patched.
+        # Modules that are replaced whole. This field and the next two are set once the rows are verified, before
+        # loaded modules are patched.
         self.pending_modules: frozenset[str] = frozenset()
-        # Targets whose replacement runs in every program; the others are switched. Known with the above.
+        # Targets whose replacement runs in every program; the others are switched.
         self.always: frozenset[str] = frozenset()
-        # Targets whose rows are of a group that is not used: they stay stock's. Known with the above.
+        # Targets that stay stock's: their rows are of a group that is not used, or for other releases.
         self.left_out: frozenset[str] = frozenset()
-        # Every overlay file compiled, so that one that is no Python is found before anything is used.
+        # Every overlay file's code, compiled before anything is used, so that a syntax error turns the overlay off.
         self.codes: dict[str, CodeType] = {}
-        # Modules that are patched, by name: one that is loaded anew is another object.
+        # Name -> patched module. A module that is loaded again is another object, and has to be patched again.
         self.applied: dict[str, ModuleType] = {}
         self._names = TRIGGERS | self.files.keys()
-        # Held while the rows are verified and while modules that are loaded already are patched. Overlay files for
-        # such modules import at the top nothing that `import torch` has not loaded (linted), so no thread can wait
-        # here for a module lock that a thread waiting for this lock holds.
+        # Held while the rows are verified and while loaded modules are patched. The overlay files of these modules
+        # import at the top only what `import torch` has loaded (linted). So a thread that holds this lock never waits
+        # for a module lock that belongs to a thread waiting for this one.
         self._lock = threading.RLock()
         self._committing = False
         self._retired = False
@@ -71,14 +72,14 @@ class OverlayFinder:
         return self.decision is not None
 
     def retire(self) -> None:
-        """Make the finder inert. It stays in sys.meta_path, over which another thread may be iterating."""
+        """Make the finder inert. It stays in sys.meta_path, because another thread may be iterating over the list."""
         self._retired = True
         self._stand_ins.take_away()
 
     def decide(self) -> bool:
         """Verify and commit, once; True when the overlay is on.
 
-        Raises OverlayMismatch under TORCH_REGIONS=strict when the overlay cannot be on, each time it is called.
+        Under TORCH_REGIONS=strict, each call raises OverlayMismatch if the overlay cannot be on.
         """
         decision = self.decision
         if decision is None:
@@ -96,7 +97,7 @@ class OverlayFinder:
                         decision = _decide.decide(self)
                     except BaseException:
                         if self.decision is None:
-                            self._stand_ins.place()  # interrupted: the next one who asks decides anew
+                            self._stand_ins.place()  # interrupted: the next call decides anew
                         raise
                     finally:
                         self._committing = False
@@ -108,10 +109,10 @@ class OverlayFinder:
         return decision.active
 
     def go_first(self) -> None:
-        """Be asked before any other import hook: a module that another one loads would stay stock's."""
+        """Move to the front of the import hooks: a module that another hook loads would stay stock's."""
         if sys.meta_path[:1] != [self]:
             others = [finder for finder in sys.meta_path if finder is not self]
-            # Twice, see _activate.py. The list stays the same one, as another thread may be going over it.
+            # Twice, see _activate.py. In place, because another thread may be iterating over the list.
             sys.meta_path[:] = [self, self, *others]
 
     def catch_up(self) -> None:

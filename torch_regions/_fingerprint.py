@@ -1,7 +1,7 @@
-"""Fingerprints of stock source: what counts is the meaning of a definition, not its layout.
+"""Fingerprints of stock source: they depend on the meaning of a definition, not on its layout.
 
-The normal form is written here, instead of taken from `ast.dump` or `ast.unparse`, because those differ between
-Python versions and a manifest serves all of them.
+The normal form is defined here, because `ast.dump` and `ast.unparse` differ between Python versions, and one manifest
+serves all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# Fields that hold no meaning, or that only some Python versions have.
+# Fields without meaning, and fields that only some Python versions have
 _IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 
 
@@ -26,7 +26,7 @@ def file_sha(path: str) -> str:
 
 
 def module_path(torch_dir: str, module: str) -> str | None:
-    """The source file of a module of the installed torch, found without importing it; None when there is none."""
+    """The source file of a module of the installed torch, found without an import; None if there is none."""
     parts = module.split(".")
     if parts[0] != "torch":
         return None
@@ -77,7 +77,7 @@ def nodes_sha(nodes: Iterable[ast.AST]) -> str:
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module or class body, those under `if`, `try`, `with` and loops included."""
+    """The statements of a module or class body, including those under `if`, `try`, `with` and loops."""
     for node in body:
         if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
             for field in ("body", "orelse", "finalbody"):
@@ -89,7 +89,6 @@ def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def bound_names(node: ast.stmt) -> set[str]:
-    """The names that a statement binds."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {node.name}
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -103,7 +102,7 @@ def bound_names(node: ast.stmt) -> set[str]:
 
 
 def find(tree: ast.Module, symbol: str) -> list[ast.stmt]:
-    """All statements that bind `symbol` ("function", "Class.method", ...), in order; empty when there is none."""
+    """All statements that bind `symbol` ("function", "Class.method", ...), in order."""
     body: list[ast.stmt] = list(tree.body)
     found: list[ast.stmt] = []
     parts = symbol.split(".")
@@ -115,7 +114,7 @@ def find(tree: ast.Module, symbol: str) -> list[ast.stmt]:
 
 
 def symbol_sha(tree: ast.Module, symbol: str | None) -> str | None:
-    """The fingerprint of a symbol, or of the whole module for None; None when the symbol is not there."""
+    """The fingerprint of a symbol, or of the whole module if `symbol` is None; None if the symbol does not exist."""
     if symbol is None:
         return nodes_sha(tree.body)
     found = find(tree, symbol)
@@ -123,7 +122,7 @@ def symbol_sha(tree: ast.Module, symbol: str | None) -> str | None:
 
 
 def definition_shas(tree: ast.Module) -> dict[str, str]:
-    """The fingerprint of each function of a module and of each method of its classes, by dotted name."""
+    """The fingerprints of a module's functions and of its classes' methods, by dotted name."""
     found = {}
     todo: list[tuple[str, list[ast.stmt]]] = [("", list(tree.body))]
     while todo:

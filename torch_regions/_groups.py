@@ -1,7 +1,7 @@
-"""Which groups of rows are used: those that the user asks for, and that match the installed torch.
+"""Selects the groups of rows: those that the user names and that match the installed torch.
 
-Results depend on `core`, so it is used as a whole, or the overlay is off. Any other group stays off alone: what its
-rows would replace is stock's then.
+Results depend on `core`, so the loader uses all of `core`, or the overlay is off. Any other group stays off alone: the
+targets of its rows then stay stock's.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ENV = "TORCH_REGIONS_GROUPS"
-# "core": results depend on it. "cost": what a call of a region costs. "cache": the canonical key of AOTAutogradCache
+# "core": results depend on it. "cost": the cost of a call of a region. "cache": the canonical key of AOTAutogradCache,
 # and what belongs to it. "speed": a short way through a function that programs without regions run too.
 GROUPS = ("core", "cost", "cache", "speed")
 CORE = "core"
 
 
 def asked_for() -> frozenset[str]:
-    """The groups that TORCH_REGIONS_GROUPS names, all of them where it is unset or empty.
+    """The groups that TORCH_REGIONS_GROUPS names; all groups if it is unset or empty.
 
-    Raises ManifestError for a name that is no group, and where `core` is missing.
+    Raises ManifestError for a name that is no group, and if `core` is missing.
     """
     text = os.environ.get(ENV, "")
     names = frozenset(name.strip() for name in text.split(",") if name.strip()) or frozenset(GROUPS)
@@ -39,9 +39,9 @@ def asked_for() -> frozenset[str]:
 
 
 def left_out(asked: frozenset[str], mismatches: Iterable[tuple[str, frozenset[str]]]) -> dict[str, str]:
-    """The groups that are not used, each with the reason. All groups are left out where `core` is.
+    """Group that is not used -> the reason. If `core` is left out, so are all others.
 
-    A mismatch is a text, and the groups that it concerns.
+    A mismatch is a text and the groups that it concerns.
     """
     found = {name: f"{ENV} does not name it" for name in GROUPS if name not in asked}
     problems: dict[str, list[str]] = {}
@@ -55,7 +55,7 @@ def left_out(asked: frozenset[str], mismatches: Iterable[tuple[str, frozenset[st
 
 
 def shortened(texts: list[str], limit: int = 5) -> str:
-    """The first of some texts, and how many more there are."""
+    """The first `limit` texts, and how many more there are."""
     shown = texts[:limit]
     if len(texts) > limit:
         shown.append(f"and {len(texts) - limit} more (python -m torch_regions verify)")

@@ -1,4 +1,4 @@
-"""Containers for our own references to stock objects, so that a walk over the heap can tell them from others'."""
+"""Containers for the loader's own references to stock objects, which rebind() leaves alone."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class Box:
 
 
 class Snapshot(dict[str, Any]):
-    """A module's namespace as it was."""
+    """A copy of a module's namespace."""

@@ -1,8 +1,8 @@
-"""Writes a replacement that calls stock's function as one change in that function.
+"""Writes a replacement that calls stock's function as a change inside that function.
 
-`stock()` is a tool of the overlay. Where a replacement does something before stock's code, after it, or in its place,
-the exported series has stock's code itself with the change in it. Only a function that cannot be written so keeps
-stock's beside it: one that calls it twice, with other arguments, or works on the result of a function with several
+`stock()` is a tool of the overlay. A replacement may run code before stock's, after it, or instead of it. The exported
+series then has stock's code with the change in it. Stock's function stays beside the replacement only if that cannot be
+written: if the replacement calls it twice or with other arguments, or changes the result of a function with several
 returns.
 """
 
@@ -13,19 +13,19 @@ import textwrap
 from dataclasses import dataclass
 
 
-# Lines of stock's code that are indented for a `with` around them: more would bury the change.
+# At most so many lines of stock's code are indented for a `with` around them: more would bury the change.
 MAX_INDENTED = 30
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class _CannotInline(Exception):
-    """Stock's function stays, under another name."""
+    """Stock's function has to stay, under another name."""
 
 
 @dataclass
 class _Definition:
-    """A function's text, without indentation, and its tree."""
+    """A function's text without indentation, and its syntax tree."""
 
     text: str
 
@@ -38,7 +38,7 @@ class _Definition:
 
     @property
     def body(self) -> list[ast.stmt]:
-        """The statements behind the docstring."""
+        """The statements after the docstring."""
         return self.node.body[1:] if ast.get_docstring(self.node) is not None else self.node.body
 
     def docstring(self) -> list[str]:
@@ -48,11 +48,11 @@ class _Definition:
         """Decorators and signature."""
         lines = self.lines[: self._first_line(self.node.body[0]) - 1]
         while lines[-1].lstrip().startswith("#"):
-            lines.pop()  # it goes with the first statement
+            lines.pop()  # a comment belongs to the first statement
         return lines
 
     def between(self, first: ast.stmt, last: ast.stmt) -> list[str]:
-        """The lines of statements and of comments above them, without the indentation of the function's body."""
+        """The lines from `first` to `last`, with the comments above, without the indentation of the body."""
         start = self._first_line(first)
         while start > 1 and self.lines[start - 2].lstrip().startswith("#"):
             start -= 1
@@ -65,9 +65,9 @@ class _Definition:
 
 
 def inline(ours: str, stock: str, reference: str) -> str | None:
-    """Stock's function with our change in it; None where stock's has to stay beside ours.
+    """Stock's function with our change in it; None if stock's function has to stay beside ours.
 
-    Both texts are those of a function definition without indentation. In ours, `reference` stands for stock's function.
+    Both texts are function definitions without indentation. In ours, `reference` names stock's function.
     """
     try:
         return _inline(_Definition(ours), _Definition(stock), reference)
@@ -93,7 +93,7 @@ def _inline(ours: _Definition, stock: _Definition, reference: str) -> str:
 
 
 def _strings(tree: ast.AST) -> set[str]:
-    """The texts of a function's strings, but for its docstring, which may be ours."""
+    """The values of a function's strings, except its docstring, which may be ours."""
     head = tree if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
     docstring = head.body[0] if head is not None and ast.get_docstring(head) is not None else None
     own = {id(n) for n in ast.walk(docstring)} if docstring is not None else set()
@@ -109,10 +109,10 @@ def _without(statements: list[ast.stmt], dropped: list[ast.AST]) -> list[ast.stm
 def _middle(
     ours: _Definition, stock: _Definition, at: ast.stmt, after: list[ast.stmt], call: ast.Call, body: list[str]
 ) -> list[str]:
-    """Our statement that calls stock's function, and those behind it, with stock's code in the place of the call."""
+    """Our statement that calls stock's function, and the later ones, with stock's code in place of the call."""
     if isinstance(at, (ast.Return, ast.Expr)) and at.value is call:
         if isinstance(at, ast.Return) or not (after or _returns(stock.node.body)):
-            return body  # what would follow a return is never reached
+            return body  # statements after a return are never reached
         return [*_without_return(stock, body, None), *_lines_of(ours, after)]
     if isinstance(at, ast.Return) and isinstance(at.value, ast.BoolOp) and isinstance(at.value.op, ast.Or):
         if len(at.value.values) != 2 or at.value.values[1] is not call:
@@ -133,7 +133,7 @@ def _middle(
 
 
 def _guarded(ours: _Definition, stock: _Definition, at: ast.If, after: list[ast.stmt], body: list[str]) -> list[str]:
-    """``if``: stock's function, else ours. Stock's code keeps its indentation: ours goes first."""
+    """An ``if`` that calls stock's function, and our code otherwise. Ours goes first: stock's keeps its indentation."""
     if len(at.body) > 2 or (len(at.body) == 2 and not isinstance(at.body[0], ast.Assign)):
         raise _CannotInline
     if not after:  # stock's, or nothing
@@ -146,7 +146,7 @@ def _guarded(ours: _Definition, stock: _Definition, at: ast.If, after: list[ast.
 
 
 def _last_else(ours: _Definition, stock: _Definition, at: ast.If, call: ast.Call, body: list[str]) -> list[str]:
-    """Branches of ours, and stock's function for the rest."""
+    """An ``if`` whose last branch calls stock's function: our branches, then stock's code."""
     lines: list[str] = []
     rest: list[ast.stmt] = [at]
     while len(rest) == 1 and isinstance(rest[0], ast.If):
@@ -172,7 +172,7 @@ def _is_tail(statement: ast.stmt, call: ast.Call) -> bool:
 
 
 def _the_call(statements: list[ast.stmt], names: set[str], aliases: list[ast.AST]) -> tuple[int, ast.Call]:
-    """Where stock's function is called, if that is once and it is asked for nothing else."""
+    """The only call of stock's function, and the index of its statement. Raises _CannotInline for any other use."""
     calls: list[tuple[int, ast.Call]] = []
     mentions = 0
     named = {id(n) for alias in aliases for n in ast.walk(alias)}
@@ -188,7 +188,7 @@ def _the_call(statements: list[ast.stmt], names: set[str], aliases: list[ast.AST
 
 
 def _check(ours: _Definition, stock: _Definition, statements: list[ast.stmt], at: int, call: ast.Call) -> None:
-    """Raises _CannotInline unless stock's code means the same where the call stands."""
+    """Raises _CannotInline unless stock's code means the same in the place of the call."""
     parameters = _parameters(stock.node)
     if _parameters(ours.node) != parameters or _passed(call, stock.node) != parameters:
         raise _CannotInline
@@ -197,13 +197,13 @@ def _check(ours: _Definition, stock: _Definition, statements: list[ast.stmt], at
     stored, loaded = _names(stock.node.body, ast.Store), _names(stock.node.body, ast.Load)
     bound = _names(statements, ast.Store) - set(parameters)
     target = statements[at]
-    # What ours binds must not be a global in stock's code, which binds names of its own before it reads them.
+    # Our code must not bind a global that stock's code reads. Stock binds its own names before it reads them.
     if bound & (loaded - stored):
         raise _CannotInline
     result = {ast.unparse(target.targets[0])} if isinstance(target, ast.Assign) else set()
     follows = isinstance(target, (ast.Assign, ast.Expr))
     if follows and _names(statements[at + 1 :], ast.Load) & (stored - result):
-        raise _CannotInline  # what ours reads behind stock's code would be stock's
+        raise _CannotInline  # our later code would read a variable of stock's
 
 
 def _names(statements: list[ast.stmt], context: type[ast.expr_context]) -> set[str]:
@@ -220,7 +220,7 @@ def _parameters(function: Function) -> list[str]:
 
 
 def _passed(call: ast.Call, stock: Function) -> list[str]:
-    """The names that a call gives to the parameters of stock's function, where each gets its own."""
+    """The text that a call passes for each parameter of stock's function; empty if it passes more or fewer."""
     positional = [p.arg for p in (*stock.args.posonlyargs, *stock.args.args)]
     found: dict[str, str] = {}
     for i, argument in enumerate(call.args):
@@ -239,7 +239,7 @@ def _passed(call: ast.Call, stock: Function) -> list[str]:
 
 
 def _returns(statements: list[ast.stmt]) -> list[ast.Return]:
-    """The return statements of a function, not of those in it."""
+    """The return statements of a function, without those of inner functions."""
     found: list[ast.Return] = []
     pending: list[ast.AST] = [*statements]
     while pending:
@@ -252,7 +252,7 @@ def _returns(statements: list[ast.stmt]) -> list[ast.Return]:
 
 
 def _ends(statements: list[ast.stmt]) -> bool:
-    """Whether no run gets past these statements."""
+    """Whether every path through these statements returns or raises."""
     last = statements[-1] if statements else None
     if isinstance(last, ast.If):
         return _ends(last.body) and _ends(last.orelse)
@@ -262,7 +262,7 @@ def _ends(statements: list[ast.stmt]) -> bool:
 
 
 def _without_return(stock: _Definition, body: list[str], result: str | None) -> list[str]:
-    """Stock's code with its one return, at its end, as an assignment to `result`."""
+    """Stock's code, with its only return, which is its last statement, as an assignment to `result`."""
     returns = _returns(stock.node.body)
     last = stock.body[-1]
     if result is None and not returns:

@@ -1,4 +1,4 @@
-"""Do manifest, overlay files and stock modules fit together? Everything is read, nothing is run."""
+"""Checks that manifest, overlay files and stock modules fit together. It reads all files and runs none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def lint(files: dict[str, str], manifest: Manifest, sources: StockSources, release: str) -> list[str]:
-    """All that does not fit, each a sentence; empty when all is well. Raises SyntaxError."""
+    """One sentence for each thing that does not fit. Raises SyntaxError."""
     found = _rows_against_symbols(files, manifest, sources)
     for row in manifest.rows:
         if row.module not in files or not row.is_for(release):
@@ -47,7 +47,7 @@ def _rows_against_symbols(files: dict[str, str], manifest: Manifest, sources: St
 
 
 def importers(module: str, sources: StockSources) -> dict[str, str]:
-    """Names that other stock modules import from `module`, each with one file that does."""
+    """Name that other stock modules import from `module` -> one file that imports it."""
     last = module.rpartition(".")[2]
     pattern = re.compile(rb"\b" + last.encode() + rb"\b")
     found: dict[str, str] = {}
@@ -100,14 +100,14 @@ def _parameters(node: ast.stmt) -> list[tuple[str, str]] | None:
 
 
 def _serves(after: list[tuple[str, str]], before: list[tuple[str, str]]) -> bool:
-    """Whether whatever is passed for some parameters fits others; those that only have names come in any order."""
+    """Whether any arguments for `before` fit `after`; keyword-only parameters may come in any order."""
     by_place = [each for each in before if each[0] not in ("keyword", "**")]
     same = [each for each in after if each[0] not in ("keyword", "**")][: len(by_place)] == by_place
     return same and set(before) <= set(after)
 
 
 def _signature(module: str, symbol: str, path: str, sources: StockSources) -> list[str]:
-    """Callers of a replaced function pass what stock's takes."""
+    """A replacement must take the arguments that callers pass to stock's function."""
     ours = _marks.marks(_fingerprint.parse(path)).get(symbol)
     stock_path = sources.path(module)
     stock = _fingerprint.find(sources.tree(stock_path), symbol) if stock_path is not None else []

@@ -1,4 +1,4 @@
-"""Specs and loaders for the modules the overlay has a word in."""
+"""Specs and loaders for the modules that the overlay patches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StockLoader(SourceFileLoader):
-    """Executes the stock module, then the overlay's extension of it, if any, then the loader's own rules."""
+    """Executes the stock module, then the overlay's extension, if any, then wraps what _dynamo_rules names."""
 
     def __init__(self, name: str, stock_path: str, extension: str | None, finder: Finder) -> None:
         super().__init__(name, stock_path)
@@ -38,7 +38,7 @@ class StockLoader(SourceFileLoader):
 
 
 class AroundLoader:
-    """Another import hook's loader of a stock module, and then what is done to it here."""
+    """Runs another import hook's loader of a stock module, then patches the module as StockLoader does."""
 
     def __init__(self, inner: Any, extension: str | None, finder: Finder) -> None:
         self.inner = inner
@@ -60,7 +60,7 @@ class AroundLoader:
 def after_stock(
     module: ModuleType, extension: str | None, finder: Finder, begun: Callable[[Patch], object] | None = None
 ) -> None:
-    """What is done to a stock module once it was executed; `begun` is given the patch, if there is one, beforehand.
+    """Patch a stock module that was executed. `begun` gets the patch, if there is one, before anything is changed.
 
     Raises OverlayError when the extension does not fit.
     """
@@ -71,7 +71,7 @@ def after_stock(
 
 
 def replace_and_apply(module: ModuleType, path: str, finder: Finder, begun: Callable[[Patch], object]) -> None:
-    """Replace a whole module that is loaded already; `begun` is given the patch beforehand.
+    """Replace a whole module that is loaded already. `begun` gets the patch before anything is changed.
 
     Raises OverlayError when the file fails.
     """
@@ -81,7 +81,7 @@ def replace_and_apply(module: ModuleType, path: str, finder: Finder, begun: Call
 
 
 def guarded(apply: Any, module: ModuleType, path: str, finder: Finder, *more: Any) -> Any:
-    """Call `apply`, and turn what the overlay file raises into an OverlayError that names the file."""
+    """Call `apply`. What the overlay file raises becomes an OverlayError that names the file."""
     try:
         return apply(module, OverlayLoader(module.__name__, path, finder.codes), *more)
     except OverlayError:
@@ -100,7 +100,7 @@ def spec_for(
     search: Sequence[str] | None,
     target: ModuleType | None,
 ) -> ModuleSpec | None:
-    """The spec of a module: the overlay's file for a whole module, else the stock one with what is added to it."""
+    """The spec of a module: the overlay's file for a whole module, else stock's file with the extension."""
     decision = finder.decision
     modules = decision.modules if decision is not None else finder.pending_modules
     if path is not None and name in modules:
@@ -118,7 +118,7 @@ def spec_for(
 
 
 def left_behind(finder: Finder) -> list[str]:
-    """Modules that are loaded and not patched, as another import hook stood before the finder."""
+    """Modules that are loaded but not patched, because another import hook came before the finder."""
     found = []
     for name in finder.files.keys() | _dynamo_rules.MODULES.keys():
         module = sys.modules.get(name)
@@ -131,7 +131,7 @@ def left_behind(finder: Finder) -> list[str]:
 
 
 def patch_loaded(name: str, finder: Finder, decision: Any) -> None:
-    """Patch a module that is loaded already.  Raises OverlayError when the file does not fit."""
+    """Patch a loaded module. Raises OverlayError when the file does not fit."""
     module, path = sys.modules[name], finder.files.get(name)
     begun = decision.patches.append
     if name in decision.modules and path is not None:

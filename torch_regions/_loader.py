@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OverlayLoader(SourceFileLoader):
-    """Loads a file of the overlay, from the code that was compiled when it was verified."""
+    """Executes the code of an overlay file that was compiled when the overlay was verified."""
 
     def __init__(self, name: str, path: str, codes: dict[str, CodeType]) -> None:
         super().__init__(name, path)

@@ -20,24 +20,24 @@ else:
 
 FORMAT = 1
 NAME = "manifest.toml"
-# Rows of these never run in a compile without flag and mark.
+# Rows of these groups never run in a compile without flag and mark.
 NEVER_ALWAYS = ("cost", "speed")
 
-# In the place of a sha256: that release has no such name, and the file that uses it asks for the release first.
+# Instead of a sha256: the release has no such name, and the file that uses the name checks the release first.
 ABSENT = "absent"
 
-Hashes = dict[str, str]  # torch release -> sha256
+Hashes = dict[str, str]  # torch release -> sha256 or ABSENT
 
 
 def split_target(target: str) -> tuple[str, str | None]:
-    """ "torch.a.b:C.d" into module and symbol; the symbol of a whole module is None."""
+    """The module and the symbol of "torch.a.b:C.d"; the symbol of a whole module is None."""
     module, _, symbol = target.partition(":")
     return module, symbol or None
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """One row: what is replaced, why, and what the stock source must look like."""
+    """One row: its target, the reason, and the hashes that stock's source must have."""
 
     target: str
     kind: str  # "module" (stock's is replaced whole), "new" (stock has none), "symbol"
@@ -45,15 +45,15 @@ class Replacement:
     remove_when: str
     sha256: Hashes
     uses: dict[str, Hashes]
-    # For a whole module: release -> function or method -> sha256, to name what changed
+    # For a whole module: release -> function or method -> sha256, so that a warning can name what changed
     parts: dict[str, Hashes]
     # One of GROUPS
     group: str
-    # Why it runs in programs without flag and mark too; empty when it does not.
+    # Why the replacement runs in programs without flag and mark too; empty if it does not
     always: str
-    # The releases that it is for; empty when it is for all of them
+    # The releases that the row is for; empty if it is for all
     releases: tuple[str, ...] = ()
-    # Of a row that is a gain or a fix for programs without regions too: the title of its patch, see `export --generic`
+    # For a gain or a fix for programs without regions too: the title of its patch, see `export --generic`
     generic: str = ""
 
     def is_for(self, release: str) -> bool:
@@ -77,12 +77,12 @@ class Manifest:
     stock_files: dict[str, Hashes]
 
     def symbols_of(self, groups: Iterable[str]) -> frozenset[str]:
-        """The stock symbols that the rows of some groups replace."""
+        """The stock symbols that the rows of `groups` replace."""
         wanted = frozenset(groups)
         return frozenset(row.target for row in self.rows if row.kind == "symbol" and row.group in wanted)
 
     def not_for(self, release: str) -> frozenset[str]:
-        """The targets that stay stock's on one release, because their rows are for others."""
+        """The targets that stay stock's on `release`, because their rows are for other releases."""
         return frozenset(row.target for row in self.rows if not row.is_for(release))
 
     def on(self, release: str) -> Manifest:
@@ -90,7 +90,7 @@ class Manifest:
         return replace(self, rows=tuple(row for row in self.rows if row.is_for(release)))
 
     def groups_by_target(self) -> dict[str, frozenset[str]]:
-        """The groups of the rows that depend on each stock source; the loader's own go with `core`."""
+        """Stock source -> groups of the rows that depend on it; what the loader itself uses belongs to `core`."""
         found: dict[str, frozenset[str]] = dict.fromkeys(self.loader_uses, frozenset({CORE}))
         for row in self.rows:
             for target in (row.target, *row.uses):
@@ -98,7 +98,7 @@ class Manifest:
         return found
 
     def hashes(self) -> dict[str, Hashes]:
-        """Every stock source the overlay depends on, with its fingerprints."""
+        """Stock source that the overlay depends on -> its fingerprints."""
         wanted: dict[str, Hashes] = dict(self.loader_uses)
         for row in self.rows:
             wanted.update(row.uses)
@@ -173,7 +173,7 @@ def _row(table: Any) -> Replacement:
 
 
 def parse(text: str) -> Manifest:
-    """Read a manifest. Raises ManifestError that names the row and the field at fault."""
+    """Read a manifest. Raises a ManifestError that names the row and the field at fault."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -201,7 +201,7 @@ def parse(text: str) -> Manifest:
 
 
 def load(path: str) -> Manifest:
-    """Read a manifest file. Raises ManifestError, also when the file cannot be read."""
+    """Read a manifest file. Raises ManifestError, also if the file cannot be read."""
     try:
         with open(path, encoding="utf-8") as stream:
             return parse(stream.read())

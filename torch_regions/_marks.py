@@ -1,4 +1,4 @@
-"""Reads overlay files without running them: what they replace, and what of torch they lean on."""
+"""Reads overlay files without running them: what they replace, and which names of torch they use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _marked_symbol(node: Definition) -> str | None:
 
 
 def marks(tree: ast.Module) -> dict[str, Definition]:
-    """Symbol to definition, for each definition marked with `replaces`. Later duplicates are lost; see the loader."""
+    """Symbol -> definition marked with `replaces`. Of duplicates, which the loader rejects, the last one counts."""
     found = {}
     for node in _fingerprint.statements(tree.body):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -40,7 +40,7 @@ def marks(tree: ast.Module) -> dict[str, Definition]:
 
 
 def is_private(target: str) -> bool:
-    """Is any part of "torch.a._b:c" private, and written in Python?"""
+    """Whether any part of a target ("torch.a._b:c") is private. Names of torch._C, which is not Python, are not."""
     if target == "torch:_C" or target.startswith("torch._C"):
         return False
     parts = target.replace(":", ".").split(".")
@@ -49,7 +49,7 @@ def is_private(target: str) -> bool:
 
 @dataclass
 class Imports:
-    """What the names of a file stand for: modules of torch, or symbols of them."""
+    """Maps the names of a file to modules of torch, and to symbols of these modules."""
 
     sources: StockSources
     module: str
@@ -81,7 +81,7 @@ class Imports:
         return ".".join([*base, *([node.module] if node.module else [])])
 
     def resolve(self, node: ast.expr) -> str | None:
-        """The target that a name or a chain of attributes stands for, or None."""
+        """The target that a name or a chain of attributes refers to, or None."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
             attributes.insert(0, node.attr)
@@ -99,7 +99,7 @@ class Imports:
 
 
 def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING`."""
+    """All nodes except those under `if TYPE_CHECKING`."""
     yield tree
     children = list(ast.iter_child_nodes(tree))
     if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
@@ -119,9 +119,9 @@ def _targets(node: ast.AST, imports: Imports) -> set[str]:
 
 
 def uses(tree: ast.Module, module: str, sources: StockSources) -> dict[str | None, set[str]]:
-    """Private stock names that each replacement of a file leans on, directly or through the file's own helpers.
+    """Symbol -> private stock names that the replacement uses, directly or through the file's own helpers.
 
-    The key None holds what no replacement reaches, or everything when nothing is marked.
+    The key None has the names that no replacement uses, or all names if nothing is marked.
     """
     imports = Imports(sources, module)
     imports.read(tree)

@@ -1,7 +1,8 @@
-"""Puts an extension into the text of its stock module, as if it had been written there.
+"""Merges an extension into the text of its stock module.
 
-A replaced definition stands where stock's stood, so decorators and later readers get ours; what else an extension
-defines comes at the end, where the loader runs it.  A stock definition that ours calls stays, under another name.
+A replacement takes the position of stock's definition, so decorators and later readers get ours.  The extension's other
+definitions come at the end, where the loader runs them.  If ours calls a stock definition, _inline.py writes ours as a
+change in it, or stock's stays under another name.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _FUTURE = "from __future__ import annotations\n"
 
 
 class MergeError(OverlayError):
-    """An extension does what this file cannot write into a stock module."""
+    """An extension cannot be written into its stock module."""
 
 
 class _Text:
-    """Source text that is edited by the positions of its syntax tree."""
+    """Source text, and edits of it at positions of its syntax tree."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -44,13 +45,13 @@ class _Text:
         self._edits: list[tuple[int, int, str]] = []
 
     def offset(self, line: int, column: int) -> int:
-        """Where a position of the tree is; its columns count bytes."""
+        """The index in the text of a position in the tree, whose columns count bytes."""
         if line > len(self._lines):
             return len(self.text)
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
 
     def whole_lines(self, node: ast.stmt, comments: bool = False) -> tuple[int, int]:
-        """The lines of a statement: decorators, and comments right above it if asked for."""
+        """Start and end of a statement's lines: its decorators, and if `comments` also the comments right above."""
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         while comments and first > 1 and self._lines[first - 2].startswith("#"):
             first -= 1
@@ -69,14 +70,14 @@ class _Text:
 
 @dataclass
 class _Definition:
-    """One of ours that takes the place of a stock definition."""
+    """One of our definitions, which replaces a stock definition."""
 
     symbol: str
     text: str
 
 
 def merge(stock: str, ours: str, module: str) -> str:
-    """The text of a stock module with an extension in it.  Raises ``MergeError``."""
+    """The text of a stock module with an extension merged into it.  Raises ``MergeError``."""
     into = _Text(stock)
     calls = _called_stock(ast.parse(ours), module)
     kept = {symbol: _reference(into.tree, symbol) for symbol in calls}
@@ -89,7 +90,7 @@ def merge(stock: str, ours: str, module: str) -> str:
 
 
 def only(ours: str, symbols: Collection[str | None]) -> str:
-    """An extension without its replacements of other symbols, which are for other releases."""
+    """An extension without its replacements of symbols that are not among `symbols`."""
     text = _Text(ours)
     for symbol, node in _marks.marks(text.tree).items():
         if symbol not in symbols:
@@ -98,7 +99,7 @@ def only(ours: str, symbols: Collection[str | None]) -> str:
 
 
 def needed(ours: str) -> str:
-    """An extension without what none of its replacements uses, be it through another definition of the extension."""
+    """An extension without the definitions that no replacement uses, directly or through another definition."""
     text = _Text(ours)
     body = text.tree.body
     wanted = {id(node) for node in _marks.marks(text.tree).values()}
@@ -110,7 +111,7 @@ def needed(ours: str) -> str:
             break
         names |= used
     for node in body:
-        if node not in kept and not (node is body[0] and isinstance(node, ast.Expr)):  # the docstring
+        if node not in kept and not (node is body[0] and isinstance(node, ast.Expr)):  # the docstring stays
             text.put(*text.whole_lines(node, comments=True), "")
     return text.result()
 
@@ -125,7 +126,7 @@ def _defined(node: ast.stmt) -> set[str]:
 
 
 def _called_stock(tree: ast.Module, module: str) -> collections.Counter[str]:
-    """Symbols of the stock module that ours calls, and at how many places."""
+    """Symbols of the stock module that ours calls, with the number of calls."""
     return collections.Counter(symbol for _, symbol in _stock_calls(tree, module))
 
 
@@ -159,7 +160,7 @@ def _constant(node: ast.expr, constants: Mapping[str, object]) -> str:
 
 
 def _reference(tree: ast.Module, symbol: str) -> str:
-    """How ours calls a stock definition that was kept."""
+    """The expression by which ours calls a stock definition that stays."""
     owner, _, name = symbol.rpartition(".")
     kept = PREFIX + name.strip("_")
     if not owner:
@@ -185,7 +186,7 @@ def _without_stock_calls(ours: str, module: str, kept: dict[str, str]) -> str:
 
 
 def _apart(ours: str, module: str) -> tuple[list[_Definition], list[ast.Import | ast.ImportFrom], str]:
-    """An extension's replacements, its imports that torch has no part in, and the rest."""
+    """An extension's replacements, its imports of modules outside of torch, and the rest of its text."""
     text = _Text(ours)
     replacing = {id(node): symbol for symbol, node in _marks.marks(text.tree).items()}
     definitions: list[_Definition] = []
@@ -226,14 +227,14 @@ def _unmarked(text: _Text, node: ast.stmt, symbol: str, start: int, end: int) ->
 
 
 def _replace(into: _Text, definition: _Definition, reference: str | None, calls: int) -> None:
-    """Writes one of ours where stock's stands; ``reference`` is how ours calls stock's, at how many places."""
+    """Writes one of ours in place of stock's.  Ours calls stock's ``calls`` times, by ``reference``."""
     node = _definition(into.tree, definition.symbol)
     start, end = into.whole_lines(node)
     indent = " " * node.col_offset
     new = definition.text
     if reference is not None:
         old = textwrap.dedent(into.text[start:end])
-        # Another definition of ours may call stock's too.
+        # If there are more calls, another definition of ours may need stock's.
         merged = _inline.inline(new, old, reference) if calls == 1 else None
         new = merged if merged is not None else _beside(old, node, definition, bool(indent))
     into.put(start, end, re.sub(r"(?m)^(?=.)", indent, new) if indent else new)
@@ -250,7 +251,7 @@ def _beside(old: str, node: ast.AST, definition: _Definition, in_class: bool) ->
 
 
 def _insert_imports(into: _Text, at_top: list[ast.Import | ast.ImportFrom]) -> None:
-    """Ours are written for annotations that are not evaluated; the statement for that has to be the first."""
+    """Adds our imports, and the ``__future__`` import of annotations, which ours needs, where it is missing."""
     body = into.tree.body
     future = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
     delayed = any(alias.name == "annotations" for node in future for alias in node.names)

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class Patch:
-    """What one overlay file did to its module, in the order it was done."""
+    """The changes that one overlay file made to its module, in order."""
 
     module: ModuleType
     before: Snapshot
-    # Origin and loader of the spec of a stock module that was replaced whole
+    # For a stock module that was replaced whole: the origin and loader of its spec
     spec: tuple[str, Any] | None = None
     # (symbol, stock object, our object)
     replaced: list[tuple[str, Box, Box]] = field(default_factory=list)
-    # symbols of stock functions that are switched
+    # symbols of switched stock functions
     switched: list[str] = field(default_factory=list)
     # holders of a stock object that could not be given ours
     stale: list[str] = field(default_factory=list)
 
     def put(self, symbol: str, old: Any, new: Any) -> None:
-        """Let `new` take the place of `old`, whose place is the attribute `symbol`."""
+        """Replace `old` by `new` as the attribute `symbol`."""
         box = Box(old)
-        # Noted first: what an interrupt leaves half done is undone as well.
+        # Recorded first, so that a step that an interrupt leaves half done is undone too.
         self.replaced.append((symbol, box, Box(new)))
         first, _, last = symbol.rpartition(".")
         if first:
@@ -43,17 +43,17 @@ class Patch:
         overlay.remember(self.module.__name__, symbol, box)
 
     def switch(self, symbol: str, place: Any, ours: Any) -> None:
-        """Let `ours` run in the place of a stock function while a program with regions is compiled."""
+        """Run `ours` instead of a stock function while a program with regions is compiled."""
         self.switched.append(symbol)
         target = f"{self.module.__name__}:{symbol}"
         overlay.remember(self.module.__name__, symbol, _switch.add(target, place, ours).stock)
 
     def settle(self) -> None:
-        """Give ours to everyone who got hold of a stock object before it was replaced."""
+        """Give our objects to all that got hold of a stock object before it was replaced."""
         self.stale += rebind([(old, new) for _, old, new in self.replaced])
 
     def undo(self) -> None:
-        """Put the module back as it was, and everyone who holds one of our objects."""
+        """Restore the module, and give the stock objects to all that hold one of ours."""
         for symbol, old, _ in reversed(self.replaced):
             first, _, last = symbol.rpartition(".")
             if first:
@@ -71,7 +71,7 @@ class Patch:
 
 
 def restore(module: ModuleType, before: Snapshot) -> None:
-    """Give a module the names it had, and no others."""
+    """Give a module exactly the names that it had before."""
     namespace = vars(module)
     for name in namespace.keys() - before.keys():
         del namespace[name]

@@ -1,7 +1,7 @@
 """Finds the holders of a replaced object and gives them the replacement.
 
-A stock module registers its functions while it is executed (dispatch tables, decorators), and other modules copy
-names from it, before the overlay has had its turn. One walk over the heap per patched module finds all of them.
+Before the overlay patches a stock module, the module has registered its functions (dispatch tables, decorators), and
+other modules have copied names from it. One walk over the heap per patched module finds all these holders.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from torch_regions._held import Box, Snapshot
 
 
-# id of an old object -> old and new
+# id of an old object -> the old and the new one
 Table = dict[int, tuple[Box, Box]]
 Pair = tuple[Box, Box]
 
-# References to a function that has no other holder left: the box, the snapshot of the namespace, the
-# loop variable and the argument of getrefcount. From 3.14 on some of these are not counted, so the walk is always made.
+# A function without other holders has these references: the box, the snapshot of the namespace, the local variable and
+# the argument of getrefcount. Python 3.14 does not count all of them, so there the walk is always made.
 _UNSHARED = 4 if sys.version_info < (3, 14) else 0
 
 
 def rebind(pairs: Sequence[Pair], all_of_them: bool = False) -> list[str]:
-    """Replace the first of each pair by the second wherever it is held; describe the holders that would not change.
+    """Replace the first of each pair by the second in all holders; describe the holders that could not be changed.
 
-    A stock function that nothing but its module's snapshot holds is passed over, unless `all_of_them`.
+    Unless `all_of_them`, a stock function that only its module's snapshot holds is skipped.
     """
     wanted = [pair for pair in pairs if all_of_them or isinstance(pair[0].value, type) or _shared(pair[0])]
     if not wanted:
@@ -36,7 +36,7 @@ def rebind(pairs: Sequence[Pair], all_of_them: bool = False) -> list[str]:
     frozen = gc.get_freeze_count() > 0
     try:
         if frozen:
-            gc.unfreeze()  # the walk does not see what is frozen
+            gc.unfreeze()  # the walk does not see frozen objects
         return _rebind(wanted)
     finally:
         if frozen:
@@ -70,7 +70,7 @@ def _holders(wanted: Sequence[Pair]) -> Iterator[Any]:
 
 
 def _own_parts(old: Any) -> set[int]:
-    """What refers to a class because it belongs to it: its bases' order, its descriptors, the cells for `super()`."""
+    """The ids of a class's own parts that refer to it: its `__mro__`, its descriptors, the cells for `super()`."""
     if not isinstance(old, type):
         return set()
     parts = {id(old), id(old.__mro__)}
@@ -85,7 +85,7 @@ def _own_parts(old: Any) -> set[int]:
 
 
 def describe(holder: object) -> str:
-    """A short text about an object, whatever its repr does."""
+    """A short text about an object, even if its repr raises."""
     try:
         text = repr(holder)[:200]
     except Exception:
@@ -94,7 +94,7 @@ def describe(holder: object) -> str:
 
 
 def _rebase(old: type, new: type) -> list[str]:
-    """Let the subclasses of a replaced class derive from the new one."""
+    """Make the subclasses of a replaced class derive from the new one; describe those that cannot."""
     stale: list[str] = []
     sub: type
     for sub in type.__subclasses__(old):
@@ -108,13 +108,13 @@ def _rebase(old: type, new: type) -> list[str]:
 
 
 def _new(value: object, table: Table) -> Any:
-    """What takes the place of `value`, or `value` itself."""
+    """The replacement of `value`, or `value` itself."""
     pair = table.get(id(value))
     return value if pair is None else pair[1].value
 
 
 def _replace_in(holder: Any, table: Table) -> bool:
-    """Swap the old objects that `holder` holds. False when it cannot be changed."""
+    """Replace the old objects that `holder` holds. False if it cannot be changed."""
     if isinstance(holder, dict):
         return _replace_in_dict(holder, table)
     if isinstance(holder, list):
@@ -135,7 +135,7 @@ def _replace_in(holder: Any, table: Table) -> bool:
         holder.__setstate__((*state, vars(holder)))  # type: ignore[attr-defined]
         return True
     if isinstance(holder, type):
-        # Already told by _rebase, or our own class deriving from the stock one.
+        # A subclass that _rebase has reported, or our own class, which derives from the stock one.
         return True
     return _replace_in_instance(holder, table)
 
@@ -154,7 +154,7 @@ def _replace_in_dict(holder: dict[Any, Any], table: Table) -> bool:
 
 
 def _class_of_namespace(namespace: dict[str, Any]) -> type | None:
-    """The class whose namespace this is. Its names must be set through it, or method caches go stale."""
+    """The class that has this namespace. Names must be set through the class, or method caches go stale."""
     if "__module__" not in namespace:
         return None
     for owner in gc.get_referrers(namespace):
@@ -164,7 +164,7 @@ def _class_of_namespace(namespace: dict[str, Any]) -> type | None:
 
 
 def _replace_in_tuple(holder: tuple[Any, ...], table: Table) -> bool:
-    """A tuple cannot change; but the defaults of a function are a tuple that can be set anew."""
+    """A tuple cannot change, but a function can be given another tuple of defaults."""
     done = False
     for owner in gc.get_referrers(holder):
         if isinstance(owner, FunctionType) and owner.__defaults__ is holder:

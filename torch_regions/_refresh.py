@@ -1,4 +1,4 @@
-"""Writes the hashes of manifest.toml anew. What people wrote in it, comments included, is kept."""
+"""Writes the hashes of manifest.toml anew. It keeps what people wrote there, comments included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_regions._verify import StockSources, base_release
 
 
 class MissingText(ManifestError):
-    """Replacements that have no row, or a row without purpose or remove_when."""
+    """Some replacements have no row, or a row without purpose, remove_when or group."""
 
 
 def _doc_line(node: ast.AST) -> str:
@@ -27,9 +27,9 @@ def _doc_line(node: ast.AST) -> str:
 
 
 def wanted_rows(files: dict[str, str], sources: StockSources) -> dict[str, tuple[str, str]]:
-    """target -> (kind, first line of our docstring), for every replacement that the files make.
+    """Target -> (kind, first line of our docstring), for every replacement in `files`.
 
-    A file that marks nothing replaces its stock module whole. Raises OSError or SyntaxError when a file cannot be read.
+    A file without marks replaces its stock module whole. Raises OSError or SyntaxError when a file cannot be read.
     """
     found: dict[str, tuple[str, str]] = {}
     for module, path in sorted(files.items()):
@@ -67,11 +67,11 @@ def _require_texts(wanted: dict[str, tuple[str, str]], document: Any) -> None:
 
 
 def _hash_table(targets: set[str], old: Any, release: str, sources: StockSources) -> tuple[Any, list[str]]:
-    """The `uses` table for some targets, with what the old one knows of other releases; and those stock lacks."""
+    """The `uses` table for `targets`, with the old hashes of other releases; and the targets that stock lacks."""
     import tomlkit
 
     table, lacking = tomlkit.table(), []
-    # Attributes of classes are found by people only, so those that stand in the manifest stay.
+    # Only people add attributes of classes, so those in the manifest stay.
     kept = {name for name in old if "." in (split_target(name)[1] or "")}
     for target in sorted(targets | kept):
         sha = sources.sha(target)
@@ -82,7 +82,7 @@ def _hash_table(targets: set[str], old: Any, release: str, sources: StockSources
             continue
         hashes = tomlkit.inline_table()
         others[release] = sha or _manifest.ABSENT
-        hashes.update(sorted(others.items()))  # whichever release was refreshed last
+        hashes.update(sorted(others.items()))  # the same order, whichever release was refreshed last
         table[target] = hashes
     return table, lacking
 
@@ -96,7 +96,7 @@ def _uses_of(row_target: str, kind: str, files: dict[str, str], sources: StockSo
 
 
 def _is_ours(target: str, files: dict[str, str], sources: StockSources) -> bool:
-    """Does it come from the overlay, as a module or added to one of stock's? Then stock's source does not matter."""
+    """Whether the target is the overlay's: in a module of its own, or added to a stock module."""
     module, symbol = split_target(target)
     if module not in files:
         return False
@@ -114,7 +114,7 @@ def _refresh_rows(
     touched: set[str] = set()
     lacking: list[str] = []
     rows = document.get("replacement", [])
-    # Which row has the names that no replacement of its file leans on: one for all releases, if there is one.
+    # Module -> the row that gets the names that no replacement uses: if possible, a row for all releases.
     first = {split_target(row["target"])[0]: row["target"] for row in reversed(rows)}
     first.update({split_target(row["target"])[0]: row["target"] for row in reversed(rows) if "releases" not in row})
     for row in rows:
@@ -172,10 +172,10 @@ def loader_targets() -> set[str]:
 
 
 def refresh(root: str, torch_dir: str, version: str) -> list[str]:
-    """Rewrite the manifest at `root` for the installed torch; returns remarks for the author.
+    """Rewrite the manifest at `root` for the torch in `torch_dir`; returns remarks for the author.
 
-    Raises MissingText when a replacement has no purpose or remove_when yet, ManifestError when a row names what neither
-    stock nor the overlay has. The file is written only when all is well.
+    Raises MissingText if a replacement has no purpose, remove_when or group yet, and ManifestError if a row names
+    something that stock or the overlay lacks. Then the file is not written.
     """
     import tomlkit
 

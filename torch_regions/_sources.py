@@ -1,7 +1,7 @@
-"""Lets `inspect.getsource` find a class that an extension file defined.
+"""Makes `inspect.getsource` find a class that an extension file defines.
 
-Python looks a class up in the file of the module it names. That module is the stock one, as pickling demands, but
-the class stands in the overlay's file.
+Python looks for a class in the file of the class's module. That module is stock's, as pickling demands, but the class
+is written in the overlay's file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _files: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
 def register(cls: type, path: str) -> None:
-    """Note where `cls` and the classes inside it are written."""
+    """Record `path` as the file of `cls` and of the classes inside it."""
     if not _files:
         _teach_inspect()
     _files[cls] = path

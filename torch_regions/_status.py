@@ -1,4 +1,4 @@
-"""`torch_regions.status()`: is the overlay on in this process, and what is in it?"""
+"""`torch_regions.status()`: whether the overlay is on in this process, and what it replaces."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Row:
     purpose: str
     remove_when: str
     group: str  # "core", "cost", "cache", "speed": see OVERLAY.md
-    always: str  # why it runs in programs without flag and mark too; empty when it does not
+    always: str  # why it runs in programs without flag and mark too; empty if it does not
 
 
 @dataclass(frozen=True)
 class Status:
-    """What the overlay does in this process."""
+    """The state of the overlay in this process."""
 
     active: bool
     reason: str
     torch_release: str
-    digest: str  # empty when the overlay could not be read
+    digest: str  # empty if the overlay could not be read
     root: str
     rows: tuple[Row, ...]
-    # Groups of rows that are not used, each with the reason
+    # Group that is not used -> the reason
     left_out: Mapping[str, str] = field(default_factory=dict)
-    # Holders of a stock object that could not be given its replacement; empty unless something is wrong.
+    # Holders of a stock object that could not be given its replacement; normally empty
     stale: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -47,9 +47,9 @@ def _off(reason: str, release: str, root: str) -> Status:
 
 
 def status() -> Status:
-    """Tell whether the overlay is on, verifying it now if nothing has needed that yet. Imports torch.
+    """Whether the overlay is on, and what it replaces. Imports torch, and verifies the overlay if nothing has yet.
 
-    Raises OverlayMismatch when it is off under TORCH_REGIONS=strict.
+    Under TORCH_REGIONS=strict, raises OverlayMismatch if the overlay is off.
     """
     import torch_regions._activate as _activate
 

@@ -1,11 +1,11 @@
-"""Lets a replacement run only while a program with regions is compiled; else stock's function is what it was.
+"""Runs a replacement only while a program with regions is compiled; otherwise stock's function runs.
 
-A stock function that is switched stays where it is, with its identity and all who hold it. While some thread compiles a
-program with regions, its code is a step that asks which of the two this thread wants; for the rest of the time its
-code is stock's own. So a process that compiles no regions runs stock's functions with nothing in front of them: no call
-more, no frame more in a stack, and nothing to find by `inspect`.
+A switched stock function keeps its identity and its holders; only its `__code__` changes. While some thread compiles a
+program with regions, the code is a step that calls ours in such a thread and stock's in others. At all other times the
+code is stock's own. So a process that compiles no regions runs stock's functions without one more call or frame, and
+`inspect` finds no difference.
 
-The overlay says in `torch/_dynamo/regions/switch.py` when a compile has regions.
+`torch/_dynamo/regions/switch.py` reports when a compile has regions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-# The overlay's module that tells of compiles with regions.
+# The overlay's module that reports compiles with regions
 MODULE = "torch._dynamo.regions.switch"
 
 
@@ -35,16 +35,16 @@ _local = _Local()
 _lock = threading.RLock()
 # Threads that compile a program with regions
 _threads_on: set[int] = set()
-# Whether the functions that are switched have the code that asks; None while it is being changed
+# Whether the switched functions have the step as their code; None while that is being changed
 _asking: bool | None = False
-# What is called before a program with regions is compiled
+# Called before a program with regions is compiled
 _before: Callable[[], None] | None = None
 # "module:symbol" -> what is switched there
 _switched: dict[str, Switched] = {}
 
 
 def _step(free: tuple[str, ...]) -> CodeType:
-    """Code that calls one of two functions, with the free variables that the function it is given to has."""
+    """Code that calls one of two functions; `free` are the free variables of the function that gets this code."""
     names = ", ".join(free)
     nonlocal_ = f"nonlocal {names}; " if free else ""
     bound = f"{' = '.join(free)} = None; " if free else ""
@@ -69,12 +69,12 @@ class Switched:
         copy.__kwdefaults__ = place.__kwdefaults__
         copy.__qualname__, copy.__module__, copy.__doc__ = place.__qualname__, place.__module__, place.__doc__
         copy.__dict__.update(place.__dict__)
-        # What the overlay reaches by `stock`: it is stock's whatever the switch says.
+        # What `stock()` returns: stock's function, whatever the switch says.
         self.stock = Box(copy)
         step = _step(place.__code__.co_freevars)
         known = {"ours": ours, "local": _local, "stock": self.stock}
         consts = tuple(known.get(each, each) if isinstance(each, str) else each for each in step.co_consts)
-        # The step is judged by the file that it stands in, and shows as a line of it.
+        # Dynamo judges code by its file, and tracebacks show it: the step has stock's file, line and name.
         self.step = step.replace(
             co_consts=consts,
             co_filename=self.code.co_filename,
@@ -87,7 +87,7 @@ class Switched:
 
 
 def add(target: str, place: FunctionType, ours: Any) -> Switched:
-    """Let `ours` run in the place of the stock function `place` while regions are compiled."""
+    """Run `ours` instead of the stock function `place` while a thread compiles regions."""
     with _lock:
         made = _switched[target] = Switched(place, ours)
         made.set(bool(_threads_on))
@@ -95,7 +95,7 @@ def add(target: str, place: FunctionType, ours: Any) -> Switched:
 
 
 def remove(target: str) -> None:
-    """Undo `add`, if it came to anything."""
+    """Undo `add`, if it was completed."""
     with _lock:
         found = _switched.pop(target, None)
         if found is not None:
@@ -103,14 +103,14 @@ def remove(target: str) -> None:
 
 
 def switched() -> dict[str, Any]:
-    """What runs while regions are compiled, by target."""
+    """Target -> what runs while regions are compiled."""
     return {target: each.ours for target, each in _switched.items()}
 
 
 def turn(on: bool) -> None:
-    """Say whether this thread compiles a program with regions from now on.
+    """Record whether this thread compiles a program with regions from now on.
 
-    Each step may be done twice: after an interrupt in between, the next call does what is left.
+    Every step may be repeated, so the next call completes one that was interrupted.
     """
     thread = threading.get_ident()
     if _local.on is on and (thread in _threads_on) is on and _asking is bool(_threads_on):
@@ -124,7 +124,7 @@ def turn(on: bool) -> None:
 
 
 def _place() -> None:
-    """Give the functions that are switched the code for as many threads as there are."""
+    """Give the switched functions the step if any thread compiles regions, else stock's code."""
     global _asking
     wanted = bool(_threads_on)
     if _asking is not wanted:
@@ -135,19 +135,19 @@ def _place() -> None:
 
 
 def before_regions(call: Callable[[], None] | None) -> None:
-    """What is called each time that a thread begins to compile a program with regions."""
+    """Set the function that is called each time that a thread begins to compile a program with regions."""
     global _before
     _before = call
 
 
 def listen(module: ModuleType) -> None:
-    """Be told by the overlay's module of compiles with regions, and of errors."""
+    """Subscribe to compiles with regions and to errors in the overlay's module."""
     module.ON_CHANGE.append(turn)
     module.ON_ERROR.append(_faults.name_the_overlay)
 
 
 def _after_fork() -> None:
-    """A child has one thread, the one that forked; the others' compiles are not its own."""
+    """The child has one thread, the one that forked; compiles of the other threads do not go on there."""
     global _lock
     _lock = threading.RLock()
     _threads_on.intersection_update({threading.get_ident()})

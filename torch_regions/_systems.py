@@ -1,4 +1,4 @@
-"""What each patch of the exported series is about, and which modules and tests are its part."""
+"""The patches of the exported series: the subject of each, its modules and its tests."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class System:
-    """One patch. A module, or a test, belongs to the system that has the longest beginning of its name."""
+    """One patch. A module or a test belongs to the system that lists the longest prefix of its name."""
 
     title: str
-    # What is wrong without it, and what it does; the rows of the manifest follow in the message.
+    # What is wrong without the patch, and what it does. The message goes on with the rows of the manifest.
     why: str
     modules: tuple[str, ...]
-    # Beginnings of paths under `test/`
+    # Prefixes of paths under `test/`
     tests: tuple[str, ...]
 
 
 _TRACE = "torch._dynamo.regions.trace."
 _OUTLINE = "torch._dynamo.regions.outline."
 
-# In the order in which they apply: a patch leans on those before it.
+# In the order in which they apply: a patch depends on those before it.
 SYSTEMS = (
     System(
         "Operators and global state as keys",
@@ -241,17 +241,17 @@ SYSTEMS = (
 
 
 def system_of(module: str) -> System:
-    """The system that a module belongs to.  Raises ``OverlayError``."""
+    """The system of a module.  Raises ``OverlayError`` if none lists it."""
     return _nearest(module, module, [(system, system.modules) for system in SYSTEMS])
 
 
 def system_of_test(path: str) -> System:
-    """The system that a test belongs to, by its path under `test/`.  Raises ``OverlayError``."""
+    """The system of a test, by its path under `test/`.  Raises ``OverlayError`` if none lists it."""
     return _nearest(path, f"test/{path}", [(system, system.tests) for system in SYSTEMS])
 
 
 def _nearest(name: str, called: str, choices: Sequence[tuple[System, tuple[str, ...]]]) -> System:
-    """The system that has the longest beginning of ``name``."""
+    """The system that lists the longest prefix of ``name``."""
     found = [(len(prefix), system) for system, prefixes in choices for prefix in prefixes if name.startswith(prefix)]
     if not found:
         raise OverlayError(f"{called} belongs to no system: add it to SYSTEMS in _systems.py")

@@ -1,7 +1,7 @@
-"""Is the installed torch the one that the overlay was written for?
+"""Verifies that the installed torch is one that the overlay was written for.
 
-Reads installed source files, imports none of them. A stock file whose bytes are known is verified by them alone;
-only a file that differs is parsed, and then each definition the overlay depends on is compared.
+It reads installed source files and imports none of them. A stock file with known bytes is verified by its bytes alone.
+Only a file that differs is parsed; then each definition that the overlay depends on is compared.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DIFFERS = "differs from the source that the overlay was verified against"
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One thing that is not as the manifest says."""
+    """One difference between the manifest and the installed torch or the overlay's files."""
 
     what: str
     problem: str
-    # The groups of rows that it concerns
+    # The groups of rows that are concerned
     groups: frozenset[str] = frozenset({CORE})
 
     def __str__(self) -> str:
@@ -38,12 +38,12 @@ class Mismatch:
 
 
 def base_release(version: str) -> str:
-    """ "2.13.0+cpu" -> "2.13.0": the build does not matter, its sources are compared anyway."""
+    """ "2.13.0+cpu" -> "2.13.0": the build does not matter, because its sources are compared."""
     return version.partition("+")[0]
 
 
 class StockSources:
-    """The source files of one installed torch, each read and parsed at most once."""
+    """The source files of one installed torch. Each is read and parsed at most once."""
 
     def __init__(self, torch_dir: str) -> None:
         self.torch_dir = torch_dir
@@ -67,7 +67,7 @@ class StockSources:
         return self._trees[path]
 
     def sha(self, target: str) -> str | None:
-        """The fingerprint of a target; None when the module or the symbol is not there.
+        """The fingerprint of a target; None if the module or the symbol does not exist.
 
         Raises OSError or SyntaxError when the file cannot be read.
         """
@@ -77,7 +77,7 @@ class StockSources:
 
 
 def _check(target: str, expected: str | None, known: dict[str, str], sources: StockSources) -> str | None:
-    """What is wrong with one stock source, or None."""
+    """The problem with one stock source, or None."""
     path = sources.path(split_target(target)[0])
     if path is None:
         return None if expected == ABSENT else "is not part of the installed torch"
@@ -95,7 +95,7 @@ def _check(target: str, expected: str | None, known: dict[str, str], sources: St
 
 
 def _changed_parts(module: str, known: dict[str, str], sources: StockSources) -> str:
-    """The functions of a module that are not as they were, as the end of a sentence."""
+    """The changed functions of a module, as the end of a sentence."""
     path = sources.path(module)
     found = _fingerprint.definition_shas(sources.tree(path)) if path is not None else {}
     changed = sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
@@ -103,7 +103,7 @@ def _changed_parts(module: str, known: dict[str, str], sources: StockSources) ->
 
 
 def _files_against_rows(files: dict[str, str], manifest: Manifest, torch_dir: str) -> list[Mismatch]:
-    """A row without its file, a file without a row, an __init__.py that would shadow torch."""
+    """Finds rows without a file, files without a row, and an __init__.py that would shadow torch."""
     rows = {row.module for row in manifest.rows}
     found = [
         Mismatch(row.target, "has a row in the manifest but no overlay file")
@@ -119,7 +119,7 @@ def _files_against_rows(files: dict[str, str], manifest: Manifest, torch_dir: st
 
 
 def verify(files: dict[str, str], manifest: Manifest, torch_dir: str, version: str) -> list[Mismatch]:
-    """Everything that does not match, in the order of the manifest; empty when the overlay may be used."""
+    """All mismatches, in the order of the manifest; empty if the overlay may be used."""
     release = base_release(version)
     if release not in manifest.releases:
         verified = ", ".join(manifest.releases) or "none"

@@ -46,7 +46,7 @@ def _fail(text: str) -> None:
 
 
 def _torch_dir(against: str | None) -> tuple[str, str]:
-    """Folder and version of a torch: of the running one, or of one that is installed elsewhere."""
+    """Folder and version of torch: the running one, or the one that is installed at `against`."""
     if against is None:
         import torch
 
@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. 0: all is well; 1: something does not match; 2: the command cannot be carried out."""
+    """Run one command. Returns 0 on success, 1 on a mismatch or an unreadable file, 2 if the command cannot be carried out."""
     parsed = _parser().parse_args(arguments)
     root = os.path.abspath(parsed.root) if parsed.root else _activate.default_root()
     try:

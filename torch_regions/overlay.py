@@ -1,4 +1,4 @@
-"""What an overlay file may say: `replaces` marks a replacement, `stock` reaches what it replaced."""
+"""The interface for overlay files: `replaces` marks a replacement, `stock` returns what it replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _local = threading.local()
 
 
 class Marker:
-    """Stands in the namespace for a function that was marked as the replacement of a class attribute."""
+    """Takes the place, in the namespace, of a function that was marked as the replacement of a class attribute."""
 
     def __init__(self, symbol: str) -> None:
         self.symbol = symbol
@@ -33,7 +33,7 @@ class Recorder:
 
     def __init__(self, module: ModuleType, left_out: frozenset[str] = frozenset()) -> None:
         self.module = module
-        # Targets that stay stock's, which this release need not have
+        # Targets that stay stock's; the installed release need not have them
         self.left_out = left_out
         self.unmatched: set[str] = set()
         self.before = Snapshot(module.__dict__)
@@ -60,7 +60,7 @@ class Recorder:
 
 
 def lookup(namespace: dict[str, Any], symbol: str) -> Any:
-    """The object that `symbol` names, as it stands in its class, unbound; None when there is none."""
+    """The object that `symbol` names, unbound, as it is in its class; None if there is none."""
     first, *rest = symbol.split(".")
     found = namespace.get(first)
     for part in rest:
@@ -71,7 +71,7 @@ def lookup(namespace: dict[str, Any], symbol: str) -> Any:
 def _mark(new: Any, symbol: str) -> Any:
     recorder = getattr(_local, "recorder", None)
     if recorder is None:
-        # Imported by the author's tools, not by the loader: the definition stays what it says.
+        # A tool imports the file, not the loader: the definition stays unchanged.
         return new
     if isinstance(new, Marker):
         raise TypeError(f"one definition cannot replace both {new.symbol} and {symbol}")
@@ -92,11 +92,11 @@ def replaces(target: T) -> T: ...
 def replaces(target: Any) -> Any:
     """Mark a definition of an overlay file as the replacement of a stock definition.
 
-    Bare, it replaces the stock name that equals the definition's own. With "Class.attribute" it replaces that
-    attribute; it may then decorate a function, classmethod, staticmethod or property, and the definition's name is
-    free to choose. Such a function has no `__class__` cell: write `super(Class, self)`.
+    Without an argument, the definition replaces the stock name that equals its own. With "Class.attribute" it replaces
+    that attribute. It may then be a function, classmethod, staticmethod or property, and its own name is free. Such a
+    function has no `__class__` cell: write `super(Class, self)`.
 
-    Raises TypeError when stock has no such definition, or when it is replaced twice.
+    Raises TypeError if stock has no such definition, or if it is replaced twice.
     """
     if isinstance(target, str):
         return lambda new: _mark(new, target)
@@ -104,12 +104,12 @@ def replaces(target: Any) -> Any:
 
 
 def stock(target: str) -> Any:
-    """The stock object that "torch.module:symbol" named before the overlay took its place.
+    """The stock object that "torch.module:symbol" named before the overlay replaced it.
 
-    Functions of classes come back bound to nothing: pass `self` or `cls` yourself. For an attribute that was a
-    classmethod or staticmethod, the function inside is returned.
+    Functions of classes are unbound: pass `self` or `cls` yourself. For a classmethod or staticmethod, it is the
+    function inside.
 
-    Raises LookupError when the module has no such symbol.
+    Raises LookupError if the module has no such symbol.
     """
     module_name, _, symbol = target.partition(":")
     found = _replaced(module_name, symbol)
@@ -126,7 +126,7 @@ def stock(target: str) -> Any:
 
 
 def _replaced(module: str, symbol: str) -> Any:
-    """A stock object by its own target, or as part of a class that was replaced; None when neither was."""
+    """A stock object that was replaced itself, or is part of a replaced class; None if neither was replaced."""
     box = _stock.get(f"{module}:{symbol}")
     if box is not None:
         return box.value
@@ -136,7 +136,7 @@ def _replaced(module: str, symbol: str) -> Any:
 
 
 def remember(module: str, symbol: str, old: Box) -> None:
-    """Record what a replacement took the place of."""
+    """Record the stock object that a replacement replaced."""
     _stock[f"{module}:{symbol}"] = old
 
 
@@ -146,5 +146,5 @@ def forget(module: str, symbol: str) -> None:
 
 
 def replaced() -> dict[str, Any]:
-    """All stock objects that were replaced so far, by target."""
+    """Target -> stock object, for all that were replaced so far."""
     return {target: box.value for target, box in _stock.items()}
