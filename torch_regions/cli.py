@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns 0 on success, 1 on a mismatch or an unreadable file, 2 if the command cannot be carried out."""
+    """Run one command. Returns 0 on success, 1 on a mismatch or a bad file, 2 if it cannot be carried out."""
     parsed = _parser().parse_args(arguments)
     root = os.path.abspath(parsed.root) if parsed.root else _activate.default_root()
     try:
