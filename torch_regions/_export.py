@@ -210,7 +210,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _replace(path: str, content: bytes) -> None:
-    """Writes a file, and replaces what has its name; of a link, the link and not what it points to."""
+    """Writes a file in place of what has its name. If that is a link, the target of the link stays as it is."""
     folder, name = os.path.split(path)
     beside = os.path.join(folder, f".{name}.{os.getpid()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

@@ -21,7 +21,7 @@ Table = dict[int, tuple[Box, Box]]
 Pair = tuple[Box, Box]
 
 # A function without other holders has these references: the box, the snapshot of the namespace, the local variable and
-# the argument of getrefcount. Python 3.14 does not count all of them, so there the walk is always made.
+# the argument of getrefcount. From 3.14 on, Python does not count all of them, so the walk is always made.
 _UNSHARED = 4 if sys.version_info < (3, 14) else 0
 
 

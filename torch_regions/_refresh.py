@@ -96,7 +96,7 @@ def _uses_of(row_target: str, kind: str, files: dict[str, str], sources: StockSo
 
 
 def _is_ours(target: str, files: dict[str, str], sources: StockSources) -> bool:
-    """Whether the target is the overlay's: in a module of its own, or added to a stock module."""
+    """Whether the target is the overlay's own, in a new module or added to a stock module: it needs no hash."""
     module, symbol = split_target(target)
     if module not in files:
         return False
