@@ -6,9 +6,10 @@ guard, finds the tracker in a cache, finds an earlier guard, or reads the side e
 would miss the next one that Dynamo adds.  So the read set is not what was recorded, but all that may have been read:
 
 - *Behind an argument* (at a source that begins with an argument's source): every guard and every tracker that exists,
-  whether this call made it or the frame did before.  Each must hold again behind the new argument.  This is a little more
-  than the call read, and never less.  Where the frame made all guards of a source before, and the call did not ask for
-  the source, the frame must have made these guards for the other call too: so a reuse adds no guard that tracing would not.
+  whether this call made it or the frame did before.  Each must hold again behind the new argument.  This is a little
+  more than the call read, and never less.  Where the frame made all guards of a source before, and the call did not
+  ask for the source, the frame must have made these guards for the other call too.  So a reuse adds no guard that
+  tracing would not.
 - *Elsewhere*: such a source is the same in every call, and so is the real object there.  Only pending changes by the
   frame can make a difference.  So the entry keeps the objects that the call read (``ReadSetRecorder.read_objects``),
   and a pending change of one of them refuses reuse.
