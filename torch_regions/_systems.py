@@ -41,7 +41,7 @@ SYSTEMS = (
             "torch._dynamo.regions.options",
             "torch._dynamo.regions.outcomes",
             "torch._dynamo.regions.release",
-            "torch._dynamo.regions.s",  # size_history, stack_room, stack_trace, switch
+            "torch._dynamo.regions.s",  # size_history, source_names, stack_room, stack_trace, switch
             "torch.fx.operator_facts",
             "torch.utils._ambient_state",
             "torch.utils._release",
@@ -90,7 +90,9 @@ SYSTEMS = (
         (
             "torch._dynamo.graph_deduplication",
             "torch._dynamo.output_graph",
+            f"{_OUTLINE}account",
             f"{_OUTLINE}names",
+            f"{_OUTLINE}no_regions",
             f"{_OUTLINE}outliner",
             f"{_OUTLINE}symbols",
         ),
@@ -182,7 +184,7 @@ SYSTEMS = (
         "Under the flag, calls of modules that repeat are regions by themselves. verify_region_reuse traces each "
         "call that could be reused and compares all that tracing leaves behind.",
         ("torch._dynamo.", _TRACE),
-        ("dynamo/",),
+        ("dynamo/", "dynamo/regions/test_facts"),
     ),
     System(
         "Autograd of regions",

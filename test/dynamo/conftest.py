@@ -2,6 +2,7 @@
 
 import pytest
 import torch._dynamo
+from torch._dynamo.regions.facts import forget_facts
 from torch._dynamo.regions.outcomes import forget_outcomes
 from torch._dynamo.utils import counters
 
@@ -11,6 +12,7 @@ def fresh():
     torch._dynamo.reset()
     counters.clear()
     forget_outcomes()
+    forget_facts()
     yield
     torch._dynamo.reset()
 

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import Node
+from torch._dynamo.regions.outline.account import location_of
 from torch._dynamo.regions.outline.outliner import Outliner, make_body, used_outside
 from torch._dynamo.regions.outline.policy import policy_in
 from torch.utils._ordered_set import OrderedSet
@@ -23,7 +24,6 @@ from torch.utils._ordered_set import OrderedSet
 ExtraDeps = dict[Node, OrderedSet[Node]]
 
 log = logging.getLogger(__name__)
-hierarchical_log = torch._logging.getArtifactLogger(__name__, "hierarchical_compile")
 
 
 def apply_graph_deduplication(output_graph: Any) -> dict[str, torch.fx.GraphModule]:
@@ -57,9 +57,12 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
         outliner.check(graph, regions, indices, body)
         # Regions that the program marks have options; those found by search have None.
         whole = ((group.meaning, id(None)), tuple(indices), depth)
-        name = outliner.names.get(whole) or outliner.install(whole, body, tracker.written_inputs(regions[0]))
+        name = outliner.names.get(whole)
+        if name is None:
+            name = outliner.install(whole, body, tracker.written_inputs(regions[0]))
+            outliner.note_size(name, regions[0])
+        outliner.found.setdefault(name, []).extend(location_of(region) for region in regions)
         outliner.replace(graph, regions, indices, name)
-        hierarchical_log.debug("%s: %d calls of a body of %d operators", name, len(regions), len(regions[0]))
     stats = tracker.stats
     if depth:
         counters["graph_deduplication"]["bodies_in_bodies"] += stats.groups

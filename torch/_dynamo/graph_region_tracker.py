@@ -115,6 +115,8 @@ class GraphRegionTracker:
         # Bodies that operators of the frame run: Note [An operator that runs its bodies].
         self.bodies = self.bodies_in({})
         self.stats = Stats()
+        # Why nodes are in no region, of all graphs of the frame.
+        self.left_out: dict[Node, IllegalReason] = {}
 
     def track_node(self, tx: InstructionTranslatorBase, node: Node) -> None:
         """Notes the instruction that records ``node`` and the global state. Its value need not be known yet."""
@@ -300,6 +302,7 @@ class GraphRegionTracker:
                     graph_expansion_log.debug("%s has no key: %s", node.name, e)
             if reason is not None:
                 self.stats.illegal[reason] += 1
+                self.left_out[node] = reason
                 graph_expansion_log.debug("%s stays: %s", node.name, reason.value)
             sequence.append(next(own))
         return sequence

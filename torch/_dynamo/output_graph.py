@@ -11,6 +11,7 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.regions.frame import FRAME
+from torch._dynamo.regions.outline.account import account
 from torch._dynamo.regions.outline.calls import cut_out_calls
 from torch._dynamo.regions.outline.outliner import Outliner
 from torch._dynamo.regions.trace.events import RECORDERS
@@ -43,6 +44,7 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     cut_out_calls(self.graph, frame.outermost, outliner)
     if config.use_graph_deduplication:
         outline_repeats(outliner, self.graph, 0)
+    account(self, outliner)
     return outliner.bodies
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import time
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch.fx
+from torch._dynamo.regions.facts import note
 from torch._dynamo.regions.outcomes import CallOutcome, CannotReuse, Outcome, RegionInlineReason, record
 
 
@@ -33,6 +37,15 @@ class PerFrame(Generic[State]):
             states: dict[Any, Any] = output.__dict__.setdefault("region_states", {})
             states[self] = self._make(output)
             return states[self]  # type: ignore[no-any-return]
+
+
+def defined_at(function: Any) -> str:
+    """File and line of a Python function's definition, or ""; no code of the program's is run."""
+    if type(function) is types.MethodType:
+        function = function.__func__
+    if type(function) is not types.FunctionType:
+        return ""
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 
 @dataclasses.dataclass
@@ -64,6 +77,13 @@ class RegionCall:
     automatic: bool = False
     # Traces the call, given callee, frame, arguments and keywords. If None, the callee's own method traces it.
     run: Callable[..., VariableTracker] | None = None
+    # For the report: where it stands in the order of calls, where the function is defined, the name of its module's
+    # source, Dynamo's time for the call, and the names of its bodies, in one list for the call and its stamps.
+    order: int = dataclasses.field(default_factory=itertools.count().__next__)
+    defined: str = ""
+    path: str = ""
+    seconds: float = 0.0
+    bodies: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def operands(self) -> list[Node]:
@@ -71,13 +91,36 @@ class RegionCall:
         inside = set(self.nodes)
         return list(dict.fromkeys(o for n in self.nodes if not n._erased for o in n.all_input_nodes if o not in inside))
 
+    def stop_clock(self) -> None:
+        """Ends the time that the call takes, which is negative as long as it is not known."""
+        if self.seconds < 0:
+            self.seconds += time.perf_counter()
+
     def end(self, outcome: Outcome, reason: RegionInlineReason | None = None, detail: str = "") -> None:
         """Records the outcome of the call, unless it has one already."""
         if not self.ended:
             self.ended = True
             self.reused = outcome is Outcome.REUSED
-            miss = self.miss.reason if self.miss is not None else None
-            record(CallOutcome(self.function, self.caller, outcome, reason, detail, miss, self.automatic))
+            self.stop_clock()
+            miss = self.miss
+            ended = CallOutcome(
+                self.function,
+                self.caller,
+                outcome,
+                reason,
+                detail,
+                miss.reason if miss is not None else None,
+                self.automatic,
+                miss_detail=miss.detail if miss is not None else "",
+                difference=miss.difference if miss is not None else None,
+                defined=self.defined,
+                path=self.path,
+                seconds=self.seconds,
+                order=self.order,
+                bodies=self.bodies,
+            )
+            record(ended)
+            note(ended)
 
 
 @dataclasses.dataclass

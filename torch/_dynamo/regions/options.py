@@ -13,6 +13,7 @@ from torch.utils._config_module import Config, _ConfigEntry
 _VERIFY = "verify_region_reuse"
 _AUTOMATIC = "automatic_nested_compile_regions"
 _POLICY = "outlining_policy"
+_WARN = "warn_without_regions"
 _FLAG = "use_graph_deduplication"
 
 
@@ -28,6 +29,7 @@ def _add(name: str, default: Any, env: str) -> None:
 _add(_VERIFY, False, "TORCH_REGIONS_VERIFY")
 _add(_AUTOMATIC, True, "TORCH_REGIONS_AUTOMATIC")
 _add(_POLICY, True, "TORCH_REGIONS_POLICY")
+_add(_WARN, True, "TORCH_REGIONS_WARN")
 _add(_FLAG, False, "TORCHDYNAMO_USE_GRAPH_DEDUPLICATION")
 
 
@@ -44,6 +46,11 @@ def automatic() -> bool:
 def judging() -> bool:
     """Whether a repeat is outlined only where that pays; see outline/policy.py."""
     return bool(getattr(config, _POLICY))
+
+
+def warns() -> bool:
+    """Whether a frame that has layers alike and no region says why."""
+    return bool(getattr(config, _WARN))
 
 
 def without_flag_in(export: bool) -> contextlib.AbstractContextManager[Any]:

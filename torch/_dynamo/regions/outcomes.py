@@ -1,7 +1,7 @@
 """The outcome of each region call, TRACED, REUSED or INLINED, and its reason.
 
-Every call has exactly one outcome.  ``record`` counts it (``torch._dynamo.utils.counters["regions"]``), logs it
-(``TORCH_LOGS=+hierarchical_compile``) and keeps it for ``torch_regions.report()``.
+Every call has exactly one outcome.  ``record`` counts it (``torch._dynamo.utils.counters["regions"]``) and keeps it here;
+facts.py keeps it with the compile that it is in, and logs it (``TORCH_LOGS=+hierarchical_compile``).
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+from typing import NamedTuple
 
-import torch._logging
-
-
-log = torch._logging.getArtifactLogger(__name__, "hierarchical_compile")
 
 # Number of outcomes kept for the report; older ones are dropped.
 MAX_OUTCOMES_KEPT = 10_000
@@ -72,13 +69,23 @@ class ReuseMissReason(enum.Enum):
     CAPTURE_DIFFERS = "a captured tensor has other metadata than the earlier call's"
 
 
+class Difference(NamedTuple):
+    """What a call read that an earlier call of the region read otherwise."""
+
+    here: str  # the name of its source in this call
+    earlier: str  # and in the earlier one
+    value: str
+    old: str
+
+
 class CannotReuse(Exception):
     """Why a call cannot reuse an earlier one, or be reused by a later one; ``detail`` names the obstacle."""
 
-    def __init__(self, reason: ReuseMissReason, detail: str = "") -> None:
+    def __init__(self, reason: ReuseMissReason, detail: str = "", difference: Difference | None = None) -> None:
         super().__init__(reason.value, detail)
         self.reason = reason
         self.detail = detail
+        self.difference = difference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +99,25 @@ class CallOutcome:
     detail: str = ""
     miss: ReuseMissReason | None = None
     automatic: bool = False
+    # What was compared when it was not reused, and, where that is known, what differed.
+    miss_detail: str = ""
+    difference: Difference | None = None
+    # Where the function is defined, file:line, and the name of the source of the module, "" where not known.
+    defined: str = ""
+    path: str = ""
+    # Dynamo's time for the call, with the calls inside of it.
+    seconds: float = 0.0
+    # Ascending in the order in which the calls began, in the whole process.
+    order: int = 0
+    # Names of the bodies that it became, in the order in which they were made; filled at the end of the frame.
+    bodies: list[str] = dataclasses.field(default_factory=list, compare=False)
 
 
 _kept: collections.deque[CallOutcome] = collections.deque(maxlen=MAX_OUTCOMES_KEPT)
 
 
 def record(call: CallOutcome) -> None:
-    """Counts, logs and keeps the outcome of a call."""
+    """Counts and keeps the outcome of a call."""
     from torch._dynamo.utils import counters
 
     counters["regions"][call.outcome.value] += 1
@@ -108,14 +127,6 @@ def record(call: CallOutcome) -> None:
         counters["regions"][f"inlined: {call.reason.value}"] += 1
     if call.miss is not None:
         counters["regions"][f"not reused: {call.miss.value}"] += 1
-    log.debug(
-        "%s called from %s: %s%s%s",
-        call.function,
-        call.caller,
-        call.outcome.name,
-        f", {call.reason.value}" if call.reason else "",
-        f" ({call.detail})" if call.detail else "",
-    )
     _kept.append(call)
 
 

@@ -6,14 +6,15 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.exc import ObservedException, Unsupported
-from torch._dynamo.regions.frame import FRAME, RegionCall
+from torch._dynamo.regions.frame import FRAME, RegionCall, defined_at
+from torch._dynamo.regions.release import bound_to
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import regions_found
 from torch._dynamo.regions.trace.call import call_region
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.functions import UserFunctionVariable
+from torch._dynamo.variables.functions import UserFunctionVariable, UserMethodVariable
 from torch._dynamo.variables.higher_order_ops import TorchHigherOrderOperatorVariable
 from torch._higher_order_ops.invoke_subgraph import NestedCompileRegionOptions, mark_compile_region
 
@@ -31,6 +32,12 @@ def _function_of(fn: VariableTracker) -> Any:
         return fn.get_function() if hasattr(fn, "get_function") else getattr(fn, "value", None)
     except Exception:  # a tracker without a function: then the mark has no options
         return None
+
+
+def _path_of(fn: VariableTracker) -> str:
+    """The name of the source of the object whose method ``fn`` is, where it is one and the source is known."""
+    source = bound_to(fn).source if isinstance(fn, UserMethodVariable) else None
+    return source.name if source is not None else ""
 
 
 def _place(tx: InstructionTranslatorBase) -> str:
@@ -91,6 +98,8 @@ class InvokeSubgraphHigherOrderVariable(TorchHigherOrderOperatorVariable):
             caller=_place(tx),
             options=options if isinstance(options, NestedCompileRegionOptions) else None,
             key=_key(tx, mark, args[1:], kwargs),
+            defined=defined_at(function),
+            path=_path_of(fn),
         )
         # See Note [Off means off]
         regions_found()

@@ -135,6 +135,8 @@ class _Cutter:
             wanted = {node for call in piece.calls for node in wanted_by_stamps(call)}
             indices = used_outside(piece.regions, wanted)
             name = self._body(graph, piece, indices, depth)
+            for call in piece.calls:
+                call.bodies.append(name)
             options = piece.calls[0].options
             ready.append((piece, indices, name))
             for region, call in zip(piece.regions, piece.calls, strict=True):
@@ -175,6 +177,7 @@ class _Cutter:
                     outline_repeats(self.outliner, body, depth + 1)
             name_anew(body, self.outliner.given)
             name = self.outliner.install(whole, body, written, first.options)
+            self.outliner.note_size(name, piece.regions[0])
             counters["graph_deduplication"]["bodies"] += first.automatic
         return name
 
@@ -267,6 +270,11 @@ def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: d
         came_from=call.came_from,
         ended=ended,
         automatic=call.automatic,
+        defined=call.defined,
+        path=call.path,
+        seconds=call.seconds,
+        order=call.order,
+        bodies=call.bodies,
     )
 
 

@@ -56,6 +56,9 @@ class Outliner:
         self.names: dict[Hashable, str] = {}
         # result of a call -> the program's name of it.
         self.given: GivenNames = {}
+        # body -> its operators; and, of those that the program does not call, where the regions were found.
+        self.sizes: dict[str, int] = {}
+        self.found: dict[str, list[str]] = {}
 
     def check(self, graph: torch.fx.Graph, group: list[Region], indices: list[int], body: torch.fx.Graph) -> None:
         """Under lint, checks that calls of ``body``, which returns ``indices``, may replace ``group``."""
@@ -82,6 +85,10 @@ class Outliner:
         name = self.names[whole] = self._install("subgraph", module)
         self.bodies[name] = module
         return name
+
+    def note_size(self, name: str, region: Region) -> None:
+        """Notes of the body ``name`` how many operators it is, with those of the bodies that it calls."""
+        self.sizes[name] = sum(map(self.tracker.bodies.size, region))
 
     def _named(self, node: Node) -> torch.fx.GraphModule:
         """The body that ``node`` stands for: an outlined body, or a body that an operator runs."""

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import time
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -59,17 +60,22 @@ def call_region(
     limit: int,
 ) -> VariableTracker:
     """The result of calling ``fn``.  At most ``limit`` entries of ``fn`` are kept."""
+    call.seconds = -time.perf_counter()  # until it has ended
     opened = OpenedTuples()
     try:
         held = PreparedArguments(tx, fn, args, kwargs, opened)
     except CannotReuse as e:
         opened.close()
         call.miss = e
-        return trace_flat(tx, call, lambda: _traced(tx, call, fn, args, kwargs))
+        try:
+            return trace_flat(tx, call, lambda: _traced(tx, call, fn, args, kwargs))
+        finally:
+            call.stop_clock()
     try:
         return _call(tx, call, fn, args, kwargs, held, limit)
     finally:
         opened.close()
+        call.stop_clock()
 
 
 def _call(
@@ -339,5 +345,6 @@ def _reuse(
     for recorder in RECORDERS.of(tx.output):
         recorder.adopt(*read_by(match))
     call.miss = None  # a miss of another variant of the arguments
+    call.bodies = match.entry.call.bodies
     call.end(Outcome.REUSED, detail=f"stamped out of the call from {match.entry.call.caller}")
     return result

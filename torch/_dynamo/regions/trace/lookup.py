@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.regions.keys import constant_key, lifted_key
-from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissReason
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments
@@ -217,7 +217,8 @@ def _check_facts(checks: Checks, bindings: list[SourceBinding], actions: GuardAc
         for fact in facts:
             if not fact.holds(binding.value):
                 name, seen, old = actions.substitution(binding.source).name, _shown(binding.value), _shown(fact.value)
-                raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fact.kind} on {name}: {seen}, not {old}")
+                differs = Difference(name, binding.source.name, seen, old)
+                raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fact.kind} on {name}: {seen}, not {old}", differs)
     for i, state in checks.states:
         binding = bindings[i]
         if not binding.same and unguarded_state(binding.value) != state:
