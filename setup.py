@@ -35,8 +35,8 @@ class BuildWithOverlay(build_py):
 
 
 setup(
-    packages=["torch_regions"],
+    packages=["torch_regions", "torch_regions._report"],
     package_dir={"": "."},
-    package_data={"torch_regions": ["py.typed"]},
+    package_data={"torch_regions": ["py.typed"], "torch_regions._report": ["*.jinja", "schema.json"]},
     cmdclass={"build_py": BuildWithOverlay},
 )

@@ -13,7 +13,7 @@ from torch_regions._activate import activate
 
 if TYPE_CHECKING:
     from torch_regions._errors import ManifestError, OverlayError, OverlayMismatch, OverlayWarning
-    from torch_regions._report import report
+    from torch_regions._report import Report, report
     from torch_regions._status import Row, Status, status
 
 __version__ = "0.2.0"
@@ -23,6 +23,7 @@ __all__ = [
     "OverlayError",
     "OverlayMismatch",
     "OverlayWarning",
+    "Report",
     "Row",
     "Status",
     "activate",
@@ -38,6 +39,7 @@ _LAZY = {
     "OverlayWarning": "_errors",
     "Row": "_status",
     "Status": "_status",
+    "Report": "_report",
     "report": "_report",
     "status": "_status",
 }

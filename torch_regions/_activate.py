@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _finder: OverlayFinder | None = None
 
 ENV = "TORCH_REGIONS"
+# The folder to which `explain` has a program's processes write what they compile.
+EXPLAIN = "TORCH_REGIONS_EXPLAIN"
 
 
 def mode() -> str:
@@ -35,6 +37,10 @@ def activate(root: str | os.PathLike[str] | None = None) -> None:
     warning, or as an `OverlayMismatch` under TORCH_REGIONS=strict.
     """
     global _finder
+    if EXPLAIN in os.environ:  # by name: it asks this module whether the overlay is on
+        from importlib import import_module
+
+        import_module("torch_regions._report.record").start(os.environ[EXPLAIN])
     setting = mode()
     if setting == "0":
         return

@@ -36,9 +36,11 @@ def aliases(files: dict[str, str]) -> dict[str, str]:
         new = os.path.join(beside, "__init__.py") if os.path.basename(path) == "__init__.py" else beside + ".py"
         found[path] = module_path(torch_dir, module) or new
     own = os.path.dirname(os.path.abspath(__file__))
-    for entry in os.scandir(own):
-        if entry.name.endswith(".py"):
-            found[entry.path] = os.path.join(torch_dir, "_dynamo", "torch_regions", entry.name)
+    for folder in (own, os.path.join(own, "_report")):
+        for entry in os.scandir(folder):
+            if entry.name.endswith(".py"):
+                beside = os.path.relpath(entry.path, own)
+                found[entry.path] = os.path.join(torch_dir, "_dynamo", "torch_regions", beside)
     return found
 
 

@@ -11,6 +11,7 @@ code is stock's own. So a process that compiles no regions runs stock's function
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -144,6 +145,9 @@ def listen(module: ModuleType) -> None:
     """Subscribe to compiles with regions and to errors in the overlay's module."""
     module.ON_CHANGE.append(turn)
     module.ON_ERROR.append(_faults.name_the_overlay)
+    record = sys.modules.get("torch_regions._report.record")
+    if record is not None:
+        record.listen(module)
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""`python -m torch_regions status | verify | diff | export | refresh`."""
+"""`python -m torch_regions status | explain | verify | diff | export | refresh`."""
 
 from __future__ import annotations
 
@@ -143,6 +143,20 @@ def _refresh_command(root: str, against: str | None) -> int:
     return 0
 
 
+def _explain_command(parsed: Any) -> int:
+    from torch_regions._report.explain import explain
+
+    if not parsed.program:
+        _fail("explain needs a program: script.py, or -m module")
+        return 2
+    program = ["-m", *parsed.program] if parsed.module else parsed.program
+    try:
+        return explain(program, parsed.json, parsed.html, parsed.merge, parsed.flag)
+    except OSError as error:
+        _fail(str(error))
+        return 2
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m torch_regions", description="The overlay over the installed torch."
@@ -161,6 +175,23 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--generic", action="store_true", help="only what is a gain or a fix for programs without regions"
     )
+    explain = commands.add_parser(
+        "explain",
+        help="run a program and say what it compiled once, what not, and why",
+        usage="%(prog)s [--json FILE] [--html FILE] [--merge] [--flag] (script.py | -m module) [arguments ...]",
+    )
+    explain.add_argument(
+        "--json", metavar="FILE", help="write the report there, as torch_regions/_report/schema.json says"
+    )
+    explain.add_argument("--html", metavar="FILE", help="write it there as a page")
+    explain.add_argument(
+        "--merge",
+        action="store_true",
+        help="one file for all processes (default: FILE, and one for each other process)",
+    )
+    explain.add_argument("--flag", action="store_true", help="turn the flag on in the program")
+    explain.add_argument("-m", action="store_true", dest="module", help="the program is a module")
+    explain.add_argument("program", nargs=argparse.REMAINDER, help="the program, and its arguments")
     refresh = commands.add_parser("refresh", help="write the hashes in manifest.toml anew for the installed torch")
     for command in (verify, diff, refresh):
         command.add_argument("--against", metavar="PATH", help="a torch that is installed there, not the running one")
@@ -176,6 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if parsed.root:
                 _activate.activate(root)
             return _status(root)
+        if parsed.command == "explain":
+            return _explain_command(parsed)
         if parsed.command == "verify":
             return _verify_command(root, parsed.against)
         if parsed.command == "diff":

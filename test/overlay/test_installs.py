@@ -139,10 +139,20 @@ def test_contents_of_the_wheel(wheel):
     assert _manifest.parse(text) == _manifest.load(str(REPO / "manifest.toml"))
     assert "torch_regions/py.typed" in names
     assert "torch_regions/_overlay/torch/__init__.py" not in names
-    modules = {f"torch_regions/{path.name}" for path in (REPO / "torch_regions").glob("*.py")}
+    modules = {str(path.relative_to(REPO)) for path in (REPO / "torch_regions").rglob("*.py")}
     others = {name for name in names if not name.startswith("torch_regions/_overlay/")} - modules
     assert {name.split("/")[-1] for name in others} == {
-        *("py.typed", "METADATA", "WHEEL", "entry_points.txt", "top_level.txt", "RECORD", "LICENSE")
+        *(
+            "page.html.jinja",
+            "schema.json",
+            "py.typed",
+            "METADATA",
+            "WHEEL",
+            "entry_points.txt",
+            "top_level.txt",
+            "RECORD",
+            "LICENSE",
+        )
     }
 
 

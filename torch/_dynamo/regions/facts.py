@@ -95,7 +95,7 @@ def _call_as_json(call: CallOutcome) -> dict[str, Any]:
         "outcome": call.outcome.name,
         "reason": call.reason.name if call.reason is not None else None,
         "miss": call.miss.name if call.miss is not None else None,
-        "detail": readable(call.miss_detail or call.detail),
+        "detail": readable(call.miss_detail if call.miss is not None else call.detail),
         "differs": _differs(call.difference),
         "seconds": round(call.seconds, 6),
         "bodies": list(call.bodies),
