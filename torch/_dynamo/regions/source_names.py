@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Any
 
 
 _ROOT = re.compile(r"\b[LG]\['(\w+)'\]")
@@ -30,3 +31,11 @@ def _as_index(match: re.Match[str]) -> str:
 
 def _in_name(before: str) -> bool:
     return before[-1].isalnum() or before[-1] in "_])"
+
+
+def name_of_source(source: Any) -> str:
+    """The name of a source, "" for None and for one that has none: a temporary of Dynamo's, for instance."""
+    try:
+        return "" if source is None else str(source.name)
+    except NotImplementedError:
+        return ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.exc import ObservedException, Unsupported
 from torch._dynamo.regions.frame import FRAME, RegionCall, defined_at
 from torch._dynamo.regions.release import bound_to
+from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import regions_found
 from torch._dynamo.regions.trace.call import call_region
@@ -36,8 +37,7 @@ def _function_of(fn: VariableTracker) -> Any:
 
 def _path_of(fn: VariableTracker) -> str:
     """The name of the source of the object whose method ``fn`` is, where it is one and the source is known."""
-    source = bound_to(fn).source if isinstance(fn, UserMethodVariable) else None
-    return source.name if source is not None else ""
+    return name_of_source(bound_to(fn).source) if isinstance(fn, UserMethodVariable) else ""
 
 
 def _place(tx: InstructionTranslatorBase) -> str:

@@ -86,6 +86,18 @@ def test_what_the_search_finds_has_a_line(logged):
     assert f"first at {__file__}:{f.__code__.co_firstlineno + 2}" in line
 
 
+def test_where_it_fails_the_compile_does_not(monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("account")
+
+    monkeypatch.setattr(account, "_count_others", fail)
+    with torch._dynamo.config.patch(graph_deduplication_lint=False):
+        model = Layers([0.1] * 4)
+        torch.testing.assert_close(compiled_once(model), model(torch.ones(2, 8)))
+    with torch._dynamo.config.patch(graph_deduplication_lint=True), pytest.raises(Exception, match="account"):
+        compiled_once(Layers([0.1] * 4))
+
+
 def test_it_costs_less_than_a_hundredth_of_the_calls_of_a_compile(monkeypatch):
     """What is noted when no report is asked for; the calls of Python functions that a compile makes are counted."""
     ours = {facts_module.__file__, account.__file__, sys.modules[account.warning.__module__].__file__}

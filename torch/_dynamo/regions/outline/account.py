@@ -50,7 +50,19 @@ def line_of(node: Node) -> str:
 
 
 def account(output: Any, outliner: Any) -> None:
-    """Completes the record of the compile whose graph is finished, and tells of it."""
+    """Completes the record of the compile whose graph is finished, and publishes it.
+
+    The graph is finished: where this fails, only the record is incomplete.
+    """
+    try:
+        _account(output, outliner)
+    except Exception:
+        if config.graph_deduplication_lint:
+            raise
+        warning_log.warning("the record of what regions came to is incomplete", exc_info=True)
+
+
+def _account(output: Any, outliner: Any) -> None:
     facts = facts_of_this_compile()
     if facts is None:
         return

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.frame import PerFrame, RegionCall, defined_at
+from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.call import call_region
 from torch._dynamo.regions.trace.candidates import Candidates
 from torch._dynamo.regions.trace.objects import find_in_class
@@ -44,7 +45,7 @@ def call_module(
             return plain(callee, tx, args, kwargs)
 
     call = RegionCall(type(module.value).__qualname__, where, run=traced, automatic=True)
-    call.defined, call.path = defined_at(find_in_class(type(module.value), "forward")), module.source.name
+    call.defined, call.path = defined_at(find_in_class(type(module.value), "forward")), name_of_source(module.source)
     try:
         result = call_region(tx, call, module, list(args), kwargs, MAX_ENTRIES)
     except Exception:
