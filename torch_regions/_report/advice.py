@@ -39,6 +39,7 @@ NOT_REUSED = {
     "GUARD_FAILS": "Give all layers one value; or, if it is a number, hold it as a tensor (a buffer).",
     "OBJECT_DIFFERS": "Give all layers the same attributes and hooks.",
     "ALIASING_DIFFERS": "Share between all layers, or between none: weights, lists, caches.",
+    "READ_BY_FRAME": "Nothing, for later calls reuse this one; or let the frame read it of no layer, or of each.",
     "CAPTURE_DIFFERS": "Give the tensors that the layers read one shape, dtype and stride.",
 }
 # IllegalReason: why an operator is in no region.

@@ -1,6 +1,6 @@
 """The outcome of each region call, TRACED, REUSED or INLINED, and its reason.
 
-Every call has exactly one outcome.  ``record`` counts it (``torch._dynamo.utils.counters["regions"]``) and keeps it here;
+Every call has exactly one outcome.  ``record`` counts it (``torch._dynamo.utils.counters["regions"]``) and keeps it;
 facts.py keeps it with the compile that it is in, and logs it (``TORCH_LOGS=+hierarchical_compile``).
 """
 
