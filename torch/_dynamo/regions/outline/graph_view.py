@@ -96,8 +96,7 @@ class GraphView:
         attention_kernels: frozenset[str] | None = None,
         size_of: Callable[[Node], int] = lambda node: 1,
     ) -> None:
-        """``written_by(node)`` returns the operands that a node writes to, ``size_of(node)`` how many operators it
-        counts as.
+        """``written_by(node)``: the operands that a node writes to; ``size_of(node)``: how many operators it counts as.
 
         ``wanted``: nodes whose values are results of every region that contains them, used or not.
         ``writes_cross``: whether a region may write to inputs (see the Note above), except to those that ``closed``

@@ -173,7 +173,6 @@ def _condition(
     sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
     values = _values(sources, resolve)
     unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), values, behind, resolve)
-    tensors = _tensors(tx, sources)
     # A deferred argument has no sources.
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
     # Behind an argument, another call has objects of its own in the place of the changed ones, found by source.
@@ -190,7 +189,7 @@ def _condition(
         unmoved,
         tracked,
         _ties(values, unmoved),
-        tensors,
+        _tensors(tx, sources),
         _unmoved_tensors(recorder, behind, captures),
         recorder.deferred.specialized,
         recorder.deferred.paths,
