@@ -83,6 +83,13 @@ def test_a_metric_belongs_to_the_record_that_was_made_in_its_time():
     assert [each["stages"]["trace"] for each in found] == [0.001, 0.002]
 
 
+def test_a_record_without_a_metric_has_no_stages():
+    """A compile that a backend makes beside Dynamo's own, or whose metrics were dropped."""
+    record = {"id": "0/0", "calls": [], "frame": "f", "defined": "a.py:1", "at": 1_005_000}
+    (found,) = assemble({}, [record], [], [])["compiles"]
+    assert found["stages"] == {}
+
+
 def test_a_recompile_says_why():
     model = Layers([0.1] * 3)
     compiled_once(model)

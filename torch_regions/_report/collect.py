@@ -130,9 +130,11 @@ def _stages(times: dict[str, int | None]) -> dict[str, float]:
     """Seconds of each stage without those of the stages inside of it."""
     found: dict[str, float] = {}
     known = [(stage, time) for stage, time in times.items() if time]
-    for (stage, time), (_, inner) in zip(known, [*known[1:], ("", 0)], strict=True):
-        found[stage] = max(time - (inner or 0), 0) / 1e6
-    return found
+    inner = 0
+    for stage, time in reversed(known):
+        found[stage] = max(time - inner, 0) / 1e6
+        inner = time
+    return dict(reversed(found.items()))
 
 
 def _trace_saved(calls: list[dict[str, Any]]) -> float:

@@ -314,7 +314,8 @@ def _alias_guards(actions: GuardActions, binding: SourceBinding, known: Source |
     if type(binding.value) is types.CellType:
         return []  # Dynamo reuses the tracker of a known cell without a guard, whichever function holds the cell
     new = actions.substitution.of(binding)
-    return [(new, dynamo_guards.make_dupe_guard(new, known))]
+    make = dynamo_guards.make_dupe_guard(new, known)
+    return [(new, make)] if make is not None else []
 
 
 def keep_class_lookups(match: Match) -> None:
