@@ -30,21 +30,31 @@ _OUTLINE = "torch._dynamo.regions.outline."
 # In the order in which they apply: a patch depends on those before it.
 SYSTEMS = (
     System(
+        "State of a frame, and the outcome of each region call",
+        "Each call of a region is traced, reused or inlined, for a named reason. Counters, logs and reports get all of "
+        "them from one record for each compile; what is known of a frame is dropped with it.",
+        (
+            "torch._dynamo.regions",
+            "torch._dynamo.regions.facts",
+            "torch._dynamo.regions.frame",
+            "torch._dynamo.regions.options",
+            "torch._dynamo.regions.outcomes",
+            "torch._dynamo.regions.release",
+            "torch._dynamo.regions.s",  # size_history, source_names, stack_room, stack_trace, switch
+            "torch.utils._release",
+        ),
+        ("dynamo/regions/test_source_names",),
+    ),
+    System(
         "Operators and global state as keys",
         "Two operators are one if they do the same: the key of a node has its target, its constants with their "
         "types, what its operands look like, and the global state that it is recorded under. What an operator "
         "writes or draws is asked of its schema, in one place, for Dynamo and for the compile cache.",
         (
-            "torch._dynamo.regions",
-            "torch._dynamo.regions.frame",
             "torch._dynamo.regions.keys",
-            "torch._dynamo.regions.options",
-            "torch._dynamo.regions.outcomes",
-            "torch._dynamo.regions.release",
-            "torch._dynamo.regions.s",  # size_history, source_names, stack_room, stack_trace, switch
+            "torch._dynamo.regions.policies",
             "torch.fx.operator_facts",
             "torch.utils._ambient_state",
-            "torch.utils._release",
         ),
         ("dynamo/regions/test_keys", "dynamo/regions/outline/test_lazy_bits"),
     ),
@@ -144,13 +154,11 @@ SYSTEMS = (
             f"{_TRACE}sources",
             f"{_TRACE}state",
             f"{_TRACE}substitution",
-            f"{_TRACE}tracked",
             f"{_TRACE}values",
         ),
         (
             "dynamo/regions/trace/test_objects",
             "dynamo/regions/trace/test_lookup",
-            "dynamo/regions/trace/test_tracked",
             "dynamo/regions/trace/test_decisions",
         ),
     ),
@@ -165,9 +173,11 @@ SYSTEMS = (
             f"{_TRACE}lookup",
             f"{_TRACE}recipe",
             f"{_TRACE}stamp",
+            f"{_TRACE}tracked",
         ),
         (
             "dynamo/regions/trace/test_stamp",
+            "dynamo/regions/trace/test_tracked",
             "dynamo/regions/trace/test_read_set_changes",
             "dynamo/regions/outline/test_writes",
         ),
