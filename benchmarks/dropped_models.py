@@ -20,10 +20,15 @@ from dataclasses import dataclass
 import torch
 import torch._dynamo
 from torch._dynamo import config
-from torch._dynamo.regions.outcomes import CallOutcome
+from torch._dynamo.regions.facts import Body, CompileFacts
+from torch._dynamo.regions.outcomes import CallOutcome, Difference
 from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry
 
 from benchmarks.modes import FLAG, MARK, MODES
+
+
+# Records that reports are made of.
+_OF_REPORTS = (Body, CallOutcome, CompileFacts, Difference)
 
 
 @dataclass
@@ -63,9 +68,12 @@ def _model(mode: str, number: int) -> torch.nn.Module:
 
 
 def _is_of_regions(cls: type) -> bool:
-    """Whether regions keep objects of ``cls``; the report's own list is bounded (``MAX_OUTCOMES_KEPT``)."""
+    """Whether regions keep objects of ``cls``.
+
+    The report's own lists are bounded (``MAX_OUTCOMES_KEPT``, ``MAX_COMPILES_KEPT``).
+    """
     module = cls.__dict__.get("__module__")
-    ours = isinstance(module, str) and ".regions." in module and cls is not CallOutcome
+    ours = isinstance(module, str) and ".regions." in module and cls not in _OF_REPORTS
     return ours or issubclass(cls, (InvokeSubgraphReuseEntry, InvokeSubgraphReuseCondition))
 
 
