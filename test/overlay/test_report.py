@@ -14,6 +14,7 @@ from torch._dynamo.regions.facts import forget_facts
 from torch._dynamo.regions.outcomes import RegionInlineReason, ReuseMissReason
 from torch._dynamo.regions.outline.legality import IllegalReason
 from torch._dynamo.utils import clear_compilation_metrics, counters
+from torch._functorch._aot_autograd import autograd_cache_misses
 from torch._inductor.regions.cache import BypassReason
 
 import torch_regions
@@ -30,6 +31,7 @@ def fresh():
     counters.clear()
     clear_compilation_metrics()
     forget_facts()
+    autograd_cache_misses.forget()
     with torch._dynamo.config.patch(use_graph_deduplication=True):
         yield
     torch._dynamo.reset()
@@ -144,7 +146,7 @@ def test_rich_shows_the_same_text():
     console = pytest.importorskip("rich.console")
     compiled_once(Layers([0.1] * 4))
     report = torch_regions.report()
-    shown = console.Console(record=True, width=200, file=open("/dev/null", "w"))
+    shown = console.Console(record=True, width=1000, file=open("/dev/null", "w"))
     shown.print(report)
     assert [line.rstrip() for line in shown.export_text().splitlines()] == str(report).splitlines()
 
