@@ -128,13 +128,9 @@ def _compile(record: dict[str, Any] | None, metric: dict[str, Any] | None) -> di
 
 def _stages(times: dict[str, int | None]) -> dict[str, float]:
     """Seconds of each stage without those of the stages inside of it."""
-    found: dict[str, float] = {}
     known = [(stage, time) for stage, time in times.items() if time]
-    inner = 0
-    for stage, time in reversed(known):
-        found[stage] = max(time - inner, 0) / 1e6
-        inner = time
-    return dict(reversed(found.items()))
+    inside = [*(time for _, time in known[1:]), 0]
+    return {stage: max(time - inner, 0) / 1e6 for (stage, time), inner in zip(known, inside, strict=False)}
 
 
 def _trace_saved(calls: list[dict[str, Any]]) -> float:

@@ -15,6 +15,7 @@ import dataclasses
 import os
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch._logging
@@ -69,6 +70,10 @@ class CompileFacts:
     # What the user is told when nothing became of the flag, or of the marks.
     warning: str = ""
 
+    def in_order(self) -> list[CallOutcome]:
+        """The calls in the order in which they began."""
+        return sorted(self.calls, key=lambda call: call.order)
+
     def as_json(self) -> dict[str, Any]:
         """The record as it stands in reports, and in torch's structured trace."""
         return {
@@ -78,11 +83,19 @@ class CompileFacts:
             "defined": self.defined,
             "flag": self.flag,
             "operators": self.operators,
-            "calls": [_call_as_json(call) for call in sorted(self.calls, key=lambda call: call.order)],
+            "calls": [_call_as_json(call) for call in self.in_order()],
             "bodies": [{**dataclasses.asdict(body), "saved": body.saved} for body in self.bodies],
             "left_out": dict(self.left_out),
             "warning": self.warning,
         }
+
+
+def by_function(calls: Iterable[CallOutcome]) -> dict[tuple[str, bool], list[CallOutcome]]:
+    """``calls`` by the region's function and by whether the region is automatic."""
+    found: dict[tuple[str, bool], list[CallOutcome]] = collections.defaultdict(list)
+    for call in calls:
+        found[call.function, call.automatic].append(call)
+    return found
 
 
 def _call_as_json(call: CallOutcome) -> dict[str, Any]:

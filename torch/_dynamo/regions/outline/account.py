@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dynamo import config
-from torch._dynamo.regions.facts import Body, CompileFacts, details_are_logged, facts_of_this_compile, log
+from torch._dynamo.regions.facts import Body, CompileFacts, by_function, details_are_logged, facts_of_this_compile, log
 from torch._dynamo.regions.options import warns
 from torch._dynamo.regions.outcomes import Outcome
 from torch._dynamo.regions.outline.no_regions import is_new, warning
@@ -126,11 +126,8 @@ def _publish(facts: CompileFacts) -> None:
 def summary(facts: CompileFacts) -> list[str]:
     """One line a region: what became of its calls, and what that saves."""
     lines = []
-    by_function: dict[tuple[str, bool], list[Any]] = collections.defaultdict(list)
-    for call in facts.calls:
-        by_function[call.function, call.automatic].append(call)
     bodies = {body.name: body for body in facts.bodies}
-    for (function, automatic), calls in by_function.items():
+    for (function, automatic), calls in by_function(facts.calls).items():
         counted = collections.Counter(call.outcome for call in calls)
         what = [f"{counted[outcome]} {outcome.value}" for outcome in Outcome if counted[outcome]]
         why = collections.Counter(

@@ -14,6 +14,7 @@ Postcondition: that of outliner.py; in addition, every call has an outcome.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import logging
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
@@ -258,23 +259,17 @@ class _Plan:
 def _inside(call: RegionCall, outer: RegionCall, body: torch.fx.Graph, copies: dict[Node, Node]) -> RegionCall:
     """``call``, which is made inside the region's call ``outer``, as a call in the region's body."""
     ended, call.ended = call.ended, True  # from here on, the returned call takes the outcome
-    return RegionCall(
-        call.function,
-        call.caller,
-        call.stack_trace,
-        options=call.options,
+    return dataclasses.replace(
+        call,
+        key=None,
         graph=body if call.graph is outer.graph else None,
         nodes=[copies[n] for n in call.nodes if n in copies],
         inner=[_inside(inner, call, body, copies) for inner in call.inner],
-        miss=call.miss,
-        came_from=call.came_from,
+        outer=None,
+        stamps=[],
         ended=ended,
-        automatic=call.automatic,
-        defined=call.defined,
-        path=call.path,
-        seconds=call.seconds,
-        order=call.order,
-        bodies=call.bodies,
+        reused=False,
+        run=None,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch.fx
-from torch._dynamo.regions.facts import CompileFacts
+from torch._dynamo.regions.facts import CompileFacts, by_function
 from torch._dynamo.regions.outcomes import CallOutcome, RegionInlineReason
 from torch._dynamo.regions.outline.policy import policy_in
 from torch._dynamo.regions.source_names import readable
@@ -55,10 +55,7 @@ def warning(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, Any
 
 def _called(facts: CompileFacts, left_out: dict[Node, Any]) -> _Alike | None:
     """A function of which several calls were noted, each for a reason that is not in its arguments flat."""
-    by_function: dict[tuple[str, bool], list[CallOutcome]] = collections.defaultdict(list)
-    for call in sorted(facts.calls, key=lambda call: call.order):
-        by_function[call.function, call.automatic].append(call)
-    for (function, automatic), calls in by_function.items():
+    for (function, automatic), calls in by_function(facts.in_order()).items():
         if len(calls) < 2 or any(call.bodies for call in calls):
             continue
         reasons = {call.reason for call in calls} - {None, RegionInlineReason.NOT_REPEATED}
@@ -71,10 +68,10 @@ def _called(facts: CompileFacts, left_out: dict[Node, Any]) -> _Alike | None:
 
 
 def _reason(calls: Iterable[CallOutcome]) -> tuple[str, str]:
-    """Name and words of the reason that most of ``calls`` have."""
+    """Name and words of the reason that most of ``calls`` have, which are in order."""
     found: collections.Counter[Any] = collections.Counter()
     example: dict[Any, CallOutcome] = {}
-    for call in sorted(calls, key=lambda call: call.order):
+    for call in calls:
         own = call.reason if call.reason is not RegionInlineReason.NOT_REPEATED else None
         if (reason := own or call.miss) is not None:
             found[reason] += 1
@@ -107,7 +104,8 @@ def _in_graph(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, A
     for (kind, _), alike in sorted(groups.items(), key=lambda group: -sum(map(len, group[1]))):
         if len(alike) > 1 and _is_large(alike[0]):
             what = getattr(kind, "__qualname__", None) or str(kind)
-            calls = [call for call in facts.calls if call.automatic and call.function == what and call.miss is not None]
+            same = by_function(facts.in_order()).get((what, True), ())
+            calls = [call for call in same if call.miss is not None]
             if calls:
                 return _Alike(what, len(alike), *_reason(calls))
             for reason, _ in collections.Counter(_reasons(alike, left_out)).most_common(1):

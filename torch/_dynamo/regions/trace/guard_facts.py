@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Callable, Container, Hashable, Iterable
 from typing import Any, cast
 
 import torch
@@ -213,6 +213,11 @@ def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[S
         return GuardFact(source, kind, guard.create_fn, resolve(source), source in opaque)
     except Exception as e:
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}: {e}") from None
+
+
+def in_force(guards: Any, of_source: Iterable[Any]) -> list[Any]:
+    """Those of a source's guards in Dynamo's index that no stronger guard has replaced."""
+    return [guard for guard in of_source if guard in guards.inner]
 
 
 def maker_key(make: Any) -> str:

@@ -38,7 +38,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissRea
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments
-from torch._dynamo.regions.trace.guard_facts import OF_VALUES, maker_key
+from torch._dynamo.regions.trace.guard_facts import OF_VALUES, in_force, maker_key
 from torch._dynamo.regions.trace.objects import EXACT, is_a, unguarded_state
 from torch._dynamo.regions.trace.operands import build_as_traced, name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
@@ -304,7 +304,7 @@ def _check_read_by_frame(
     void, guards = void_maker(), tx.output.guards
     for install in checks.found_there:
         for source, make in _guards_at(install, checks, bindings, actions, void):
-            there = (g for g in guards.source_to_guards.get(source, ()) if g in guards.inner)
+            there = in_force(guards, guards.source_to_guards.get(source, ()))
             if maker_key(make) not in (maker_key(g.create_fn) for g in there):
                 raise CannotReuse(ReuseMissReason.READ_BY_FRAME, source.name)
 

@@ -10,6 +10,7 @@ import torch.fx
 from torch._dynamo.regions.keys import lifted_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.size_history import SIZE_HISTORY
+from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.state import value_key
 from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardActions
@@ -155,7 +156,4 @@ def sharing(nodes: list[Node]) -> Hashable:
 
 def name_of(tracker: VariableTracker) -> str:
     """The name of the source of ``tracker``, or its class, for messages."""
-    try:
-        return tracker.source.name if tracker.source is not None else type(tracker).__name__
-    except NotImplementedError:  # the source of a cell of the frame has no name
-        return type(tracker).__name__
+    return name_of_source(tracker.source) or type(tracker).__name__

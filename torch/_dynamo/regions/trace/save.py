@@ -20,7 +20,7 @@ from torch._dynamo.regions.policies import context_fns, is_its_code
 from torch._dynamo.regions.trace.deferred import Deferred
 from torch._dynamo.regions.trace.effects import write_effects
 from torch._dynamo.regions.trace.fingerprint import Arguments
-from torch._dynamo.regions.trace.guard_facts import guard_fact
+from torch._dynamo.regions.trace.guard_facts import guard_fact, in_force
 from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.read_set import (
@@ -216,9 +216,7 @@ def _opaque_functions(tx: InstructionTranslatorBase, sources: list[Source], reso
 def _guards_by_source(tx: InstructionTranslatorBase) -> dict[Source, list[Any]]:
     """The current guards by source, without those in Dynamo's index that stronger guards have replaced."""
     guards = tx.output.guards
-    index = (
-        (source, [g for g in of_source if g in guards.inner]) for source, of_source in guards.source_to_guards.items()
-    )
+    index = ((source, in_force(guards, of_source)) for source, of_source in guards.source_to_guards.items())
     return {source: of_source for source, of_source in index if of_source}
 
 
