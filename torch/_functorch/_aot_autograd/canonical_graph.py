@@ -5,6 +5,26 @@ plain values, one for each node: the operator, the operands as numbers of record
 the metadata that is read below AOTAutograd. See Note [Numbers for names].
 
 Raises ``UnkeyableGraph`` for a value that cannot be distinguished from others; such a graph is not cached.
+
+Note [Numbers for names]
+
+A record may name another node only by its number, so no name of a placeholder, an intermediate value or an attribute
+gets into the result.  The numbers are the indices of the nodes in a walk that any two equal graphs have in common:
+
+- placeholders first, in their order: it is the calling convention;
+- then, for each node that must stay in its place (a "fixed" node: it writes, draws random numbers, changes global
+  state, or is not known), and for the output, its operands depth first, operands in order, and then itself.
+
+The walk depends on what is connected to what, and not on the order in which independent nodes stand.  Two nodes that
+compute the same stay two: each is visited once, and later mentions repeat its number.
+
+A free node that leads to no fixed one is not visited: its result is not used. Moving a node is only free between two
+fixed nodes: a value that is read before a write differs from one that is read after it. So each record has the number
+of fixed nodes before it. Two graphs with equal records have the same fixed nodes in the same order, and between two of
+them the same free ones, of which any topological order computes the same.
+
+What is looked up by a string in the graph module becomes a number too: bodies of higher-order operators by first
+use, parameters and buffers by their index among the inputs of AOTAutograd, identifiers of regions by first use.
 """
 
 from __future__ import annotations
@@ -32,28 +52,6 @@ GraphModule = torch.fx.GraphModule
 Serialize = Callable[[Any], bytes]
 # Selects a node's metadata for its record; other compilers read other metadata than AOTAutograd does.
 Describe = Callable[[Node], Any]
-
-"""
-Note [Numbers for names]
-
-A record may name another node only by its number, so no name of a placeholder, an intermediate value or an attribute
-gets into the result.  The numbers are the indices of the nodes in a walk that any two equal graphs have in common:
-
-- placeholders first, in their order: it is the calling convention;
-- then, for each node that must stay in its place (a "fixed" node: it writes, draws random numbers, changes global
-  state, or is not known), and for the output, its operands depth first, operands in order, and then itself.
-
-The walk depends on what is connected to what, and not on the order in which independent nodes stand.  Two nodes that
-compute the same stay two: each is visited once, and later mentions repeat its number.
-
-A free node that leads to no fixed one is not visited: its result is not used.  Moving a node is only free between two
-fixed nodes: a value read before a write is another one than after it.  So each record has the number of fixed nodes
-before it.  Two graphs with equal records have the same fixed nodes in the same order, and between two of them the same
-free ones, of which any topological order computes the same.
-
-What is looked up by a string in the graph module becomes a number too: bodies of higher-order operators by first
-use, parameters and buffers by their index among the inputs of AOTAutograd, identifiers of regions by first use.
-"""
 
 
 class UnkeyableGraph(Exception):
