@@ -226,4 +226,6 @@ def maker_key(make: Any) -> str:
     name = getattr(make, "func", make).__name__
     if name == "TENSOR_MATCH":
         return name  # the tensor itself, by weak reference
-    return name + "".join(f" {k}={v.name if isinstance(v, Source) else repr(v)}" for k, v in bound.items())
+    # A hint says where the program got the value, which may be an attribute in one call and a global in another.
+    about = ((k, v) for k, v in bound.items() if k != "recompile_hint")
+    return name + "".join(f" {k}={v.name if isinstance(v, Source) else repr(v)}" for k, v in about)
