@@ -1,4 +1,4 @@
-"""A C++ compiler that is missing, fails, is killed or is slow, and a cache folder that goes or fills up under way."""
+"""A C++ compiler that is missing, fails, is killed, slow or hangs, and a cache folder that goes or fills up under way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from testing.overlay_tools import run_code
 
 # In forked children, so that Inductor is imported once. Each prints what became of the compile, then of the next one.
 PROGRAM = """
-import json, os, resource, shutil, signal, sys, tempfile, torch, torch._dynamo, torch._inductor.compile_fx
+import json, os, resource, shutil, signal, sys, tempfile, threading, time, torch, torch._dynamo, torch._inductor.compile_fx
 from torch._inductor import codecache, config, cpp_builder, cpu_vec_isa
 FLAG = os.environ["FLAG"] == "1"
 def program(x, w):
@@ -35,6 +35,27 @@ def script(text):
 def with_compiler(path):
     with config.patch({"cpp.cxx": (None, path)}):
         return compiled()
+def interrupted(signum, frame):
+    raise KeyboardInterrupt
+def hanging():
+    # Until Ctrl-C, which the compiler gets too, as a process group of a terminal does.
+    signal.signal(signal.SIGALRM, interrupted)
+    pids = tempfile.mktemp()
+    def watch():
+        while not os.path.exists(pids):
+            time.sleep(0.05)
+        signal.alarm(1)
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        return with_compiler(script(f'echo $$ > {pids}; exec sleep 600'))
+    except KeyboardInterrupt:
+        with open(pids) as stream:
+            pid = int(stream.read())
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        return "KeyboardInterrupt"
 def full():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -57,6 +78,7 @@ CASES = {
     "failing": lambda: with_compiler(script("echo no >&2; exit 1")),
     "killed": lambda: with_compiler(script("kill -9 $$")),
     "slow": lambda: with_compiler(script('sleep 1; exec g++ "$@"')),
+    "hanging": hanging,
     "full": full,
     "deleted": deleted,
 }
@@ -77,7 +99,7 @@ print(found)
 """
 
 
-@pytest.mark.skipif("REGIONS_FAULTS" not in os.environ, reason="compiles 24 times by g++: REGIONS_FAULTS=1 asks for it")
+@pytest.mark.skipif("REGIONS_FAULTS" not in os.environ, reason="compiles 28 times by g++: REGIONS_FAULTS=1 asks for it")
 def test_compilers_and_folders(tmp_path):
     """What becomes of a compile, and of the next one, is what it is in stock."""
     env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "TMPDIR": str(tmp_path)}

@@ -175,3 +175,18 @@ def test_read_only_folder(tmp_path, filled, warm):
     finally:
         for place in places:
             place.chmod(0o755)
+
+
+def test_folder_of_another_user(tmp_path, filled):
+    """What may not even be read is as if it were not there, and is left as it is."""
+    folder = tmp_path / "cache"
+    shutil.copytree(filled, folder)
+    before = sorted(folder.rglob("*"))
+    folder.chmod(0)
+    try:
+        counts, warnings = run(folder, 2, prepare=obey_modes)
+    finally:
+        folder.chmod(0o755)
+    assert counts == {"hit": 1, "miss": 1, "bypass": 0}
+    assert len(warnings) == 1 and "cannot be written to" in warnings[0], warnings
+    assert sorted(folder.rglob("*")) == before

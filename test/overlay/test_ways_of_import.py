@@ -144,6 +144,42 @@ def test_another_import_hook_in_front(kind, when):
     assert len(result.warnings) == off, result.err
 
 
+def test_typeguard_on_new_files():
+    """Its finder is in front, and its loader changes the code of what it loads."""
+    hook = "from typeguard import install_import_hook\ninstall_import_hook(['torch._dynamo.regions'])\n"
+    result = run_code(hook + PROGRAM)
+    assert result.out == "whole\n" and not result.warnings, result
+
+
+def test_beartype_on_the_package_of_the_program(tmp_path):
+    """Its finder is in front of all others. Stock torch does not import with each of its own types checked."""
+    (tmp_path / "mine.py").write_text(PROGRAM + "def typed(number: int) -> int:\n    return number\n")
+    result = run_code(
+        """
+        from beartype.claw import beartype_package
+        from beartype.roar import BeartypeCallHintParamViolation
+        beartype_package("mine")
+        import mine
+        try:
+            mine.typed("one")
+        except BeartypeCallHintParamViolation:
+            print("checked")
+        """,
+        path=[tmp_path],
+    )
+    assert result.out == "whole\nchecked\n" and not result.warnings, result
+
+
+def test_coverage(tmp_path):
+    """It traces each line, of the overlay's files too."""
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    result = run_python("-m", "coverage", "run", "--include=*graph_region_tracker*", str(script), cwd=tmp_path)
+    assert result.out == "whole\n" and not result.warnings, result
+    report = run_python("-m", "coverage", "report", cwd=tmp_path).out
+    assert "graph_region_tracker.py" in report, report
+
+
 def test_reloaded_modules():
     """Its file's additions are in the namespace that stock's code is executed in again."""
     result = run_code(
