@@ -213,6 +213,16 @@ def _link_into(source: Path, target: Path, changed: dict[Path, str]) -> None:
         if len(name.parts) == 1 or not (source / name.parts[0]).is_dir():  # here, or in a folder that is new
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text(text)
+    _link_compiled(source, target, {name.name for name in changed if len(name.parts) == 1})
+
+
+def _link_compiled(source: Path, target: Path, changed: set[str]) -> None:
+    """Links what Python has compiled of files that are the same: the processes of a copy write nothing beside it."""
+    compiled = target / "__pycache__"
+    compiled.mkdir()
+    for entry in (source / "__pycache__").glob("*.pyc"):
+        if f"{entry.name.partition('.')[0]}.py" not in changed:
+            (compiled / entry.name).symlink_to(entry)
 
 
 def stock_text(name: str) -> str:
