@@ -297,16 +297,23 @@ def _guards_at(
 def _check_read_by_frame(
     tx: InstructionTranslatorBase, checks: Checks, bindings: list[SourceBinding], actions: GuardActions
 ) -> None:
-    """Raises CannotReuse unless the frame has the guards that the earlier call found there, and may not have read.
+    """Raises CannotReuse unless the frame has these guards.
 
-    Tracing might make none of them: the program would recompile for a change that it does not see.
+    - Those that the earlier call found there, and may not have read.  Tracing might make none of them: the program would
+      recompile for a change that it does not see.
+    - Those of an object that the frame knows by another source.  Tracing makes those that the frame has not made there,
+      but not those that building the object's tracker made at the earlier call's source.  Nothing tells them apart.
     """
-    void, guards = void_maker(), tx.output.guards
-    for install in checks.found_there:
-        for source, make in _guards_at(install, checks, bindings, actions, void):
-            there = in_force(guards, guards.source_to_guards.get(source, ()))
-            if maker_key(make) not in (maker_key(g.create_fn) for g in there):
-                raise CannotReuse(ReuseMissReason.READ_BY_FRAME, source.name)
+    void = void_maker()
+    needed = [_guards_at(install, checks, bindings, actions, void) for install in checks.found_there]
+    for index, makers, _ in checks.installs:
+        if bindings[index].action is GuardAction.ALIAS and (known := actions.known(bindings[index].value)) is not None:
+            needed.append([(known, make) for make in makers if make is not void and make is not None])
+    guards = tx.output.guards
+    for source, make in itertools.chain.from_iterable(needed):
+        there = in_force(guards, guards.source_to_guards.get(source, ()))
+        if maker_key(make) not in (maker_key(g.create_fn) for g in there):
+            raise CannotReuse(ReuseMissReason.READ_BY_FRAME, source.name)
 
 
 def _alias_guards(actions: GuardActions, binding: SourceBinding, known: Source | None) -> list[tuple[Source, Any]]:
