@@ -129,6 +129,15 @@ _HIDDEN_WRITERS = frozenset(
         "_fused_moving_avg_obs_fq_helper",
     ]
 )
+# Names of higher-order operators that act on the gradient of their operand. They must see all of it, also the part that
+# comes from other operators of a body.
+_CHANGES_AUTOGRAD = frozenset({"register_hook"})
+_ELEMENTWISE = frozenset(
+    [
+        *("add", "sub", "mul", "div", "truediv", "true_divide", "pow", "maximum", "minimum", "where"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "iadd", "isub", "imul", "itruediv"),
+    ]
+)
 # Targets that take gradients inside the graph.
 _GRADIENT_TAKERS = frozenset({"grad", "backward", "_autograd_grad", "_autograd_backward"})
 
@@ -188,7 +197,7 @@ def operator_class(node: Node) -> OperatorClass:
         classes = {_overload_class(o) for o in _overloads(target)}
         return classes.pop() if len(classes) == 1 else OperatorClass.OPAQUE
     if isinstance(target, HigherOrderOperator):
-        return OperatorClass.READER
+        return OperatorClass.OPAQUE if target._name in _CHANGES_AUTOGRAD else OperatorClass.READER
     if target is getattr:
         pure = node.args[1] in _PURE_ATTRIBUTES
         return OperatorClass.PURE if pure else OperatorClass.OPAQUE
@@ -331,6 +340,11 @@ def writes_memory_only(node: Node) -> bool:
     packet = getattr(torch.ops.aten, target_name(node), None)
     overloads = _overloads(packet) if packet is not None else []
     return not any(torch.Tag.inplace_view in overload.tags for overload in overloads)
+
+
+def computes_elementwise(node: Node) -> bool:
+    """Whether a node is one of the operators that compute element by element, without asking what the elements are."""
+    return target_name(node) in _ELEMENTWISE and not node.kwargs
 
 
 def writes_a_list(node: Node) -> bool:

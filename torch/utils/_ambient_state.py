@@ -79,6 +79,8 @@ def global_state_key() -> tuple[Hashable, ...]:
         torch.get_default_dtype(),
         # Whether a saved tensor may be packed.
         torch._C._autograd._saved_tensors_hooks_is_enabled(),
+        # Level of forward-mode differentiation: tensors may have tangents.
+        torch.autograd.forward_ad._current_level,
     )
 
 

@@ -174,6 +174,23 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
     )
 
 
+def hidden_key(value: torch.Tensor) -> Hashable:
+    """What tracing may read of a fake tensor, besides its metadata, without an operator in the graph.
+
+    These are the number that it is known to hold, whether it is a view, and the size of its storage.
+    """
+    if type(value) is not FakeTensor or value.layout is not torch.strided:
+        return None
+    size = None if value._has_symbolic_sizes_strides else value.untyped_storage().size()
+    return (known_number(value), value._is_view(), size)
+
+
+def known_number(value: Any) -> Hashable | None:
+    """Key of the number that a fake tensor is known to hold; None if its number is not known."""
+    constant = value.constant if type(value) is FakeTensor else None
+    return None if constant is None else constant_key(constant.tolist())
+
+
 def lifted_key(value: Any) -> Hashable | None:
     """Key of an opaque object whose class is registered with hoist=True; None for anything else.
 

@@ -21,6 +21,8 @@ and autograd sees it as one function. Hence, for a run of nodes [start, end):
    stated in Note [A region may write to an input].
 4. A result that requires grad reaches the backward. Autograd would feed zeros to a result whose gradient is otherwise
    undefined, and zero times infinity is not zero.
+5. A tensor whose number is known when it is traced (``torch.tensor(2)``) is no result, and an operand only of
+   elementwise operators. Others (``x[k]``) may ask for the number, and a body does not know its operands' numbers.
 
 ``GraphView.offences`` returns the nodes that break a rule; the fitter splits the run at them.
 
@@ -43,12 +45,12 @@ from collections.abc import Callable, Hashable, Iterable
 
 import torch
 import torch.fx
-from torch._dynamo.regions.keys import lifted_key, node_storages
+from torch._dynamo.regions.keys import known_number, lifted_key, node_storages
 from torch._dynamo.regions.outline.islands import keeping_casts
 from torch._dynamo.regions.outline.spans import Span, SwitchSpans, switch_spans, vmap_spans
 from torch._dynamo.regions.outline.symbols import with_symbols
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.operator_facts import is_body, is_users_operator, writes_memory_only
+from torch.fx.operator_facts import computes_elementwise, is_body, is_users_operator, writes_memory_only
 from torch.utils._pytree import tree_leaves
 
 
@@ -322,6 +324,9 @@ class GraphView:
             plain = isinstance(value, (torch.Tensor, int, torch.SymInt)) and not isinstance(value, bool)
             if not plain and lifted_key(value) is None:
                 broken.update(i for i in range(start, end) if operand in self.operands[i])
+            elif known_number(value) is not None:
+                readers = (i for i in range(start, end) if operand in self.operands[i])
+                broken.update(i for i in readers if not self._ignores_number(i))
             taken.update(self.storages_at(operand))
         for i in range(start, end):
             first, last = self._must_hold.get(i, (i, i))
@@ -333,10 +338,16 @@ class GraphView:
             value = self.nodes[i].meta.get("example_value")
             lost = self.needs_grad[i] and not self.reaches_backward[i]
             lost = lost or (self.is_returned(i) and self.is_view(i))
+            lost = lost or known_number(value) is not None
             if lost or not isinstance(value, torch.Tensor) or taken.intersection(self.storages[i]):
                 broken.add(i)
             taken.update(self.storages[i])
         return broken
+
+    def _ignores_number(self, position: int) -> bool:
+        """Whether tracing the node asks for no operand's number, and the number that the node makes is not known."""
+        node = self.nodes[position]
+        return computes_elementwise(node) and known_number(node.meta.get("example_value")) is None
 
     def _written_elsewhere(self, start: int, end: int) -> set[int]:
         """Positions in [start, end) that touch a written open storage which is not a single operand of the region."""
