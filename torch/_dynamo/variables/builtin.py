@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
-from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, note_check
+from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, note_check, note_identity
+from torch._dynamo.variables.constant import ConstantVariable
 
 from torch_regions.overlay import replaces, stock
+
+
+# Types of constants of which equal ones may be different objects.
+_COMPARED_BY_VALUE = (int, float, complex, str, bytes)
+
+
+def _is_of_equals(args: list[Any]) -> bool:
+    """Whether ``args`` are equal constants: what ``is`` says of them depends on where they come from."""
+    values = [known.value for a in args if type(known := a.unwrap()) is ConstantVariable]
+    if len(values) < 2 or type(values[0]) is not type(values[1]):
+        return False
+    return type(values[0]) in _COMPARED_BY_VALUE and bool(values[0] == values[1])
 
 
 def _held(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -19,7 +33,10 @@ def call_function(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -
     if self.fn is isinstance and TRACE_EVENTS and len(args) == 2:
         note_check(args[1].unwrap())
     call = stock("torch._dynamo.variables.builtin:BuiltinVariable.call_function")
-    return _held(tx, self.fn, args, kwargs) or call(self, tx, args, kwargs)
+    found = _held(tx, self.fn, args, kwargs) or call(self, tx, args, kwargs)
+    if TRACE_EVENTS and (self.fn is id or (self.fn in (operator.is_, operator.is_not) and _is_of_equals(args))):
+        note_identity(self.fn.__name__)
+    return found
 
 
 @replaces("GetAttrBuiltinVariable.call_function")

@@ -163,3 +163,11 @@ def test_who_has_set_the_flag_keeps_it():
     with torch._dynamo.config.patch(use_graph_deduplication=not before):
         assert torch._dynamo.config.use_graph_deduplication is not before
     assert torch._dynamo.config.use_graph_deduplication is before
+
+
+def test_a_training_flag_may_be_any_object():
+    model = Stack([Block(4) for _ in range(4)])
+    for layer in model.layers:
+        layer.training = [True]
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        torch.compile(model, backend="eager", fullgraph=True)(torch.ones(2, 4))

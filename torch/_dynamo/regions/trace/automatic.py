@@ -13,7 +13,7 @@ from torch._dynamo.regions.frame import PerFrame, RegionCall, defined_at
 from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.call import call_region
 from torch._dynamo.regions.trace.candidates import Candidates
-from torch._dynamo.regions.trace.objects import find_in_class
+from torch._dynamo.regions.trace.objects import find_in_class, of_class
 
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def call_module(
         with candidates.inside(callee.value):
             return plain(callee, tx, args, kwargs)
 
-    call = RegionCall(type(module.value).__qualname__, where, run=traced, automatic=True)
+    call = RegionCall(of_class(type(module.value), "__qualname__"), where, run=traced, automatic=True)
     call.defined, call.path = defined_at(find_in_class(type(module.value), "forward")), name_of_source(module.source)
     try:
         result = call_region(tx, call, module, list(args), kwargs, MAX_ENTRIES)

@@ -157,7 +157,7 @@ class PreparedArguments:
         """Raises CannotReuse if the call cannot be compared with others."""
         if len(tx.output.tracers) > 1:
             raise CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
             raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
         if _EXPORTED.of(tx.output):
             raise CannotReuse(ReuseMissReason.EXPORTED)

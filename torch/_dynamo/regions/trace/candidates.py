@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.regions.outcomes import ReuseMissReason
-from torch._dynamo.regions.trace.objects import find_in_class, is_a, modules_of, own_attributes
+from torch._dynamo.regions.trace.objects import exact_key, find_in_class, is_a, modules_of, of_class, own_attributes
 from torch._dynamo.regions.trace.substitution import resolver
 from torch._guards import ChainedSource
 
@@ -188,7 +188,8 @@ class _Structures:
             for name, t in (own.get(part) or {}).items()
         )
         parts = tuple((name, None if m is None else self.of(m)) for name, m in (own.get("_modules") or {}).items())
-        key = (id(type(module)), own.get("training"), tensors, parts)
+        training = own.get("training")  # anything, if the program has bound it to something else
+        key = (id(type(module)), exact_key(training) or id(training), tensors, parts)
         return self._numbers.setdefault(key, len(self._numbers))
 
 
@@ -264,13 +265,14 @@ def _is_block(module: Module) -> bool:
     forward = forward.__func__ if type(forward) is types.MethodType else forward
     if "__marked_compile_region_fn__" in (own_attributes(forward) or ()):
         return False  # the user's mark decides
-    of_torch = (kind.__module__ or "").startswith("torch.nn.")
+    of_torch = str(of_class(kind, "__module__")).startswith("torch.nn.")
     return _holds(module, MIN_MODULES_OF_TORCH if of_torch else MIN_MODULES)
 
 
 def _is_wrapper(kind: type) -> bool:
     """Whether a class wraps a module to act around its call.  The wrapped module may be a region."""
-    return any(f"{base.__module__}.{base.__qualname__}" in _WRAPPERS for base in kind.__mro__)
+    bases = of_class(kind, "__mro__")
+    return any(f"{of_class(base, '__module__')}.{of_class(base, '__qualname__')}" in _WRAPPERS for base in bases)
 
 
 # By name, because importing the classes would cost more than comparing names.

@@ -20,6 +20,10 @@ class TraceEvents:
     opened: set[Any] = dataclasses.field(default_factory=set)
     # Names of the program's functions that Dynamo ran on an object without tracing them: no guard says what they read.
     ran: set[str] = dataclasses.field(default_factory=set)
+    # Sources of functions and classes that were keys of a dict or set: Dynamo hashes such a key without building it.
+    hashed: set[Any] = dataclasses.field(default_factory=set)
+    # What the program made out of an object's identity alone: no guard says so, or no fact compares it.
+    by_identity: set[str] = dataclasses.field(default_factory=set)
 
 
 class Recorder(Protocol):
@@ -36,7 +40,7 @@ class Recorder(Protocol):
     def load(self, item: Any, name: str, value: Any) -> Any:
         """Records that the program reads ``name`` of ``item``, bound to ``value``; returns what the call sees there."""
 
-    def adopt(self, sources: Any, read: Any) -> None:
+    def adopt(self, sources: Any, read: Any, hashed: Any) -> None:
         """Takes over the reads that an inner call would have made, had it not been stamped out."""
 
     def unrecorded(self) -> contextlib.AbstractContextManager[None]:
@@ -53,6 +57,12 @@ def note_run(name: str) -> None:
     """Reports that Dynamo runs the program's function ``name`` on an object."""
     for events in TRACE_EVENTS:
         events.ran.add(name)
+
+
+def note_identity(what: str) -> None:
+    """Reports ``what`` the program has made out of an object's identity alone, for which there is no guard."""
+    for events in TRACE_EVENTS:
+        events.by_identity.add(what)
 
 
 def note_check(kind: Any) -> None:

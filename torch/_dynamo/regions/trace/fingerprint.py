@@ -16,7 +16,15 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import variables
-from torch._dynamo.regions.keys import Unkeyable, constant_key, function_key, symbol_key, tensor_key, value_storages
+from torch._dynamo.regions.keys import (
+    Unkeyable,
+    constant_key,
+    function_key,
+    hidden_key,
+    symbol_key,
+    tensor_key,
+    value_storages,
+)
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import DICTS, bound_to, settled
 from torch._dynamo.regions.trace.deferred import Deferred, DeferredConstant, DeferredList
@@ -174,6 +182,7 @@ class Arguments:
             self._number(tracker.proxy.node),
             tuple(storages),  # views of one storage
             self._keyed(tensor_key, value),
+            hidden_key(value),
             # A tensor that does not require grad is always a leaf.
             value.grad_fn is None if value.requires_grad else None,
         )

@@ -44,6 +44,8 @@ Fact = Callable[[Any, dict[str, Any]], Hashable]
 
 
 def _constant(value: Any, _: Any) -> Hashable:
+    if type(value) is float and value != value:
+        return id(value)  # containers find it by its identity
     try:
         return exact_key(value) or constant_key(value)
     except Unkeyable:

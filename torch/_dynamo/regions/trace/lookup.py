@@ -334,11 +334,14 @@ def keep_class_lookups(match: Match) -> None:
             match.actions.keep_class_lookup(binding, makers)
 
 
-def read_by(match: Match) -> tuple[list[Source], list[VariableTracker]]:
-    """The sources, and the trackers of existing objects, that tracing the call would have read."""
-    condition: Any = match.entry.condition
-    behind = (*condition.sources, *(path.element for path in condition.paths), *condition.indices)
-    return [*map(match.actions.substitution, behind), *condition.unmoved.values()], condition.read_objects
+def read_by(match: Match) -> tuple[list[Source], list[VariableTracker], list[Source]]:
+    """Sources and trackers of existing objects that tracing the call would have read, and the sources it would hash."""
+    condition, new = match.entry.condition, match.actions.substitution
+    known: Any = condition
+    behind = (*known.sources, *(path.element for path in known.paths), *known.indices)
+    unmoved = [(source, new(source)) for source in known.unmoved.values()]
+    hashed = [at for source, at in unmoved if at != source]
+    return [*map(new, behind), *(at for _, at in unmoved)], known.read_objects, hashed
 
 
 def to_be_tracked(match: Match) -> list[SourceBinding]:

@@ -44,10 +44,19 @@ def own_attributes(value: Any) -> Any:
         return None
 
 
+def of_class(kind: Any, name: str) -> Any:
+    """An attribute of a class as ``type`` finds it, without the ``__getattribute__`` of a metaclass."""
+    return type.__getattribute__(kind, name)
+
+
+# The namespace of a class; the descriptor itself, because it is read often.
+_namespace_of: Any = type.__dict__["__dict__"].__get__
+
+
 def find_in_class(kind: Any, name: str) -> Any:
     """The raw entry ``name`` of a class or the first of its bases that has it; ``MISSING`` if none does."""
-    for base in type.__getattribute__(kind, "__mro__"):
-        found = base.__dict__.get(name, MISSING)
+    for base in of_class(kind, "__mro__"):
+        found = _namespace_of(base).get(name, MISSING)
         if found is not MISSING:
             return found
     return MISSING

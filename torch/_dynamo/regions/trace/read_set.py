@@ -30,7 +30,7 @@ from torch._dynamo.regions.trace.deferred import DeferredConstant
 from torch._dynamo.regions.trace.deferred_values import DeferredValues
 from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, TraceEvents
 from torch._dynamo.regions.trace.state import autograd_state
-from torch._dynamo.regions.trace.substitution import resolver
+from torch._dynamo.regions.trace.substitution import bare, resolver
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.hashable import HashableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
@@ -150,8 +150,9 @@ class ReadSetRecorder:
         """Whether the call had an effect that is no change of an object: a hook, a random number."""
         return self._count() != self._counts
 
-    def adopt(self, sources: Iterable[Source], read: Iterable[VariableTracker]) -> None:
+    def adopt(self, sources: Iterable[Source], read: Iterable[VariableTracker], hashed: Iterable[Source]) -> None:
         self.sources.update(sources)
+        self.events.hashed.update(hashed)
         # A tracker that cannot be changed has no pending state.
         self.read_pending += [t for t in read if t.source is None and t.mutation_type is not None]
 
@@ -203,6 +204,20 @@ def sources_held(trackers: Iterable[VariableTracker], unseen: bool = False) -> I
             yield tracker.source
 
 
+def hashed_by(recorder: ReadSetRecorder, read: Iterable[VariableTracker]) -> set[Source]:
+    """Sources of the functions and classes that are keys, of the containers in ``read`` or of a lookup.
+
+    Dynamo hashes such a key without building it, so no tracker and no guard shows which object it is.
+    """
+    found = set(recorder.events.hashed)
+    for tracker in reachable(read):
+        for value in vars(tracker).values():
+            if type(value) is dict:
+                keys = (key.vt for key in value if type(key) is HashableTracker)
+                found.update(k.source for k in keys if k.source is not None and not k.is_realized())
+    return found
+
+
 def reachable(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
     """``trackers`` and all that is reachable from them through containers, without lazy trackers."""
     return (tracker for tracker in _walk(trackers) if not issubclass(type(tracker), LazyVariableTracker))
@@ -251,7 +266,8 @@ def reached_otherwise(recorder: ReadSetRecorder, arguments: list[VariableTracker
     found = recorder.events.reached.union(sources_held(recorder.loaded, unseen=True))
     for tracker in (*arguments, *recorder.read_objects()):
         if (known := tracker.unwrap()).source is not None and known.is_realized():
-            found.update(s for s in sources_held([known], unseen=True) if s != known.source)
+            held = (s for s in sources_held([known], unseen=True) if s != known.source)
+            found.update(map(bare, held))
     return found
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.fx
 from torch._dynamo import variables
-from torch._dynamo.regions.keys import Unkeyable, tensor_key, value_storages
+from torch._dynamo.regions.keys import Unkeyable, hidden_key, tensor_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import COMPUTED
 from torch._dynamo.regions.trace.expressions import Applied, ArgumentValue, BindingValue, SourceValue
@@ -254,17 +254,22 @@ def _once(recipe: Recipe) -> Recipe:
 def value_like(value: torch.Tensor) -> torch.Tensor:
     """A fake tensor with the metadata of ``value`` and a storage of its own.  Call it under the fake mode."""
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    if not value.requires_grad:
+    if value.requires_grad:
+        made.requires_grad_()
+        if not value.is_leaf:
+            with torch.enable_grad():
+                made = made.clone()  # the result of an operator
+    if hidden_key(made) == hidden_key(value):
         return made
-    made.requires_grad_()
-    if value.is_leaf:
-        return made
-    with torch.enable_grad():
-        return made.clone()  # the result of an operator
+    if not value._has_symbolic_sizes_strides:
+        made.untyped_storage().resize_(value.untyped_storage().size())
+    with torch.set_grad_enabled(value.requires_grad):
+        return torch.ops.aten.alias(made) if value._is_view() else made
 
 
 def _metadata(value: torch.Tensor) -> tuple[Any, ...]:
-    return value.shape, value.stride(), value.storage_offset(), value.dtype, value.requires_grad, value.is_leaf
+    seen = value.shape, value.stride(), value.storage_offset(), value.dtype, value.requires_grad, value.is_leaf
+    return *seen, hidden_key(value)
 
 
 def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set[int]) -> None:

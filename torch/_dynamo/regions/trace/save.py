@@ -26,12 +26,13 @@ from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.read_set import (
     ReadSetRecorder,
     changed_among,
+    hashed_by,
     reachable,
     reached_otherwise,
     sources_held,
 )
 from torch._dynamo.regions.trace.recipe import RecipeWriter
-from torch._dynamo.regions.trace.state import cells_of, tensor_state
+from torch._dynamo.regions.trace.state import cells_of, reads_data, tensor_state
 from torch._dynamo.regions.trace.substitution import Resolver, Roots, bare, resolver, root_of
 from torch._dynamo.regions.trace.values import check_kinds, check_steps
 from torch._dynamo.source import LocalCellSource
@@ -44,6 +45,9 @@ from torch.fx.operator_facts import writes_memory_only
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
+
+
+_name = operator.attrgetter("name")
 
 
 def save(
@@ -62,10 +66,12 @@ def save(
     effects = write_effects(tx, recorder, existing, writer)
     untouched = _untouched(arguments, recorder)
     _check_pending(tx, recorder, existing, untouched)
-    if unbacked := next((n for n in call.nodes if "unbacked_bindings" in n.meta), None):
+    if unbacked := next(filter(reads_data, call.nodes), None):
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
     if names := recorder.events.ran:
         raise CannotReuse(ReuseMissReason.RUNS_CODE, ", ".join(sorted(names)))
+    if names := recorder.events.by_identity:
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_VALUE, f"an object's identity, by {', '.join(sorted(names))}")
     if not all(map(is_its_code, context_fns(call.nodes, tx.output.nn_modules))):
         # Dynamo guards the code only: another call's function of the same code may decide otherwise.
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_VALUE, "a checkpoint's context function with cells or defaults")
@@ -160,7 +166,8 @@ def _condition(
     # ``held``: if a container was realized before the call, the call finds the elements without looking up their
     # sources, and Dynamo may know the elements by other sources without a guard that says so.
     reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
-    sources = list(dict.fromkeys((*guarded, *reached)))
+    hashed = hashed_by(recorder, read)
+    sources = list(dict.fromkeys((*guarded, *reached, *sorted(filter(behind.holds, hashed), key=_name))))
     cells = list(cells_of((s for s in sources if not behind.is_function(s)), resolve))
     _check_cells(tx, recorder, changed, {id(resolve(cell)) for cell in cells})
     sources = list(dict.fromkeys((*sources, *cells)))
@@ -172,9 +179,8 @@ def _condition(
     # Add the source by which Dynamo knows each object: in another call, one object must be at both sources.
     sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
     values = _values(sources, resolve)
-    unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), values, behind, resolve)
-    # A deferred argument has no sources.
-    fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])
+    unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), hashed, values, behind, resolve)
+    fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])  # not deferred
     # Behind an argument, another call has objects of its own in the place of the changed ones, found by source.
     own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
     ends = Roots(untouched)
@@ -197,7 +203,7 @@ def _condition(
         # Their elements are listed now: what a container gets later, without a change of it, was not read.
         captures,
         fixed.intersection(s for sources in behind.leaf_sources for s in sources),
-        sorted(filter(behind.holds, tx.output.guard_on_key_order), key=operator.attrgetter("name")),
+        sorted(filter(behind.holds, tx.output.guard_on_key_order), key=_name),
         None,
     )
 
@@ -285,13 +291,17 @@ def _values(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]
 def _unmoved(
     tx: InstructionTranslatorBase,
     ways: Iterable[Source],
+    hashed: set[Source],
     values: list[tuple[Source, Any]],
     behind: _Behind,
     resolve: Resolver,
 ) -> dict[int, Source]:
-    """id -> source of each object that is the same in every call: read, or known, at a source behind no argument."""
+    """id -> source of each object that is the same in every call.
+
+    It is read, or known, at a source behind no argument, or it is a key, which is found by its identity.
+    """
     found: dict[int, Source] = {}
-    for source, value in _values([s for s in ways if not behind.begins(s)], resolve):
+    for source, value in _values([*(s for s in ways if not behind.begins(s)), *sorted(hashed, key=_name)], resolve):
         found.setdefault(id(value), source)
     trackers = tx.output.side_effects.id_to_variable
     for source, value in values:

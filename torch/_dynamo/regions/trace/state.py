@@ -7,11 +7,14 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch._dynamo.regions.keys import Unkeyable, constant_key, lifted_key, tensor_key
+import torch.fx
+from torch._dynamo.regions.keys import Unkeyable, constant_key, hidden_key, lifted_key, tensor_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.substitution import Resolver
 from torch._dynamo.source import AttrSource, ClosureSource, GetItemSource
 from torch._guards import Source
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
 
 
 def value_key(value: Any) -> Hashable:
@@ -33,7 +36,23 @@ def autograd_state(value: torch.Tensor) -> tuple[bool, ...]:
 def tensor_state(tracker: Any) -> Hashable:
     """All that tracing may read of a realized tensor, whether or not the tensor becomes an operand."""
     value = tracker.proxy.node.meta.get("example_value")
-    return tracker.class_type, value_key(value), autograd_state(value)
+    return tracker.class_type, value_key(value), autograd_state(value), hidden_key(value)
+
+
+def reads_data(node: torch.fx.Node) -> bool:
+    """Whether the value of ``node`` is a number that is read off a tensor, or has a size that is.
+
+    A fake tensor remembers such a number, so that only the first operator that reads it off makes a symbol.
+    """
+    if "unbacked_bindings" in node.meta or node.target == "item":
+        return True
+    return any(map(_has_unbacked_symbols, tree_leaves(node.meta.get("example_value"))))
+
+
+def _has_unbacked_symbols(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value._has_symbolic_sizes_strides and has_free_unbacked_symbols(value)
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and has_free_unbacked_symbols(value)
 
 
 def cells_of(sources: Iterable[Source], resolve: Resolver) -> Iterator[Source]:

@@ -1,0 +1,125 @@
+"""What tracing reads of a tensor, besides its metadata and without an operator, differs from call to call."""
+
+import pytest
+import torch
+import torch._dynamo
+import torch.autograd.forward_ad as fwAD
+from torch._dynamo.utils import counters
+
+
+X = torch.linspace(0.1, 1.0, 6).view(2, 3)
+
+
+def the_number_of_an_argument(mark):
+    run = mark(lambda x, k: x.sin() * k.item())
+
+    def program(x):
+        for n in range(4):
+            x = run(x, torch.tensor(n + 1))
+        return x
+
+    return program
+
+
+def a_size_by_the_number_of_an_argument(mark):
+    run = mark(lambda x, k: x.sin()[:, : k.item()].sum() + x)
+
+    def program(x):
+        for n in range(4):
+            x = run(x, torch.tensor(n % 2 + 1))
+        return x
+
+    return program
+
+
+def a_number_that_the_frame_has_read(mark):
+    run = mark(lambda x, k: x.sin() * k.item())
+
+    def program(x):
+        numbers = [x.sum().int() + n for n in range(4)]
+        total = sum(k.item() for k in numbers)
+        for k in numbers:
+            x = run(x, k)
+        return x + total
+
+    return program
+
+
+def the_number_of_a_result(mark):
+    run = mark(lambda x: (x.sin(), torch.tensor(2)))
+
+    def program(x):
+        for _ in range(4):
+            x, k = run(x)
+            x = x.repeat(1, k.item())[:, :3]
+        return x
+
+    return program
+
+
+def the_storage_of_an_argument(mark):
+    run = mark(lambda x: x.sin() * x.untyped_storage().size())
+
+    def program(x):
+        for n in range(4):
+            x = run(torch.cat([x, x])[:2] if n % 2 else x * 1)
+        return x
+
+    return program
+
+
+def the_storage_of_a_result(mark):
+    run = mark(lambda x: torch.cat([x, x]).sin()[:2])
+
+    def program(x):
+        for _ in range(4):
+            x = run(x)
+            x = x * x.untyped_storage().size()
+        return x
+
+    return program
+
+
+def the_base_of_a_result(mark):
+    run = mark(lambda x: x.sin().view(-1).view(2, 3))
+
+    def program(x):
+        for _ in range(4):
+            x = run(x)
+            x = x * (2 if x._base is None else 3)
+        return x
+
+    return program
+
+
+def tangents(mark):
+    run = mark(lambda x: x.sin() * x)
+
+    def program(x):
+        with fwAD.dual_level():
+            x = fwAD.make_dual(x, torch.ones_like(x))
+            for _ in range(4):
+                x = run(x)
+            primal, tangent = fwAD.unpack_dual(x)
+            return primal + tangent
+
+    return program
+
+
+PROGRAMS = [
+    *(the_number_of_an_argument, a_size_by_the_number_of_an_argument, a_number_that_the_frame_has_read),
+    *(the_number_of_a_result, the_storage_of_an_argument, the_storage_of_a_result, the_base_of_a_result, tangents),
+]
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_as_without_a_mark(make):
+    wanted, got = make(lambda body: body), make(torch.compiler.nested_compile_region)
+    torch.testing.assert_close(torch.compile(got, backend="eager", fullgraph=True)(X), wanted(X))
+
+
+def test_a_result_that_is_a_view_is_made_like_one():
+    got = torch.compile(the_base_of_a_result(torch.compiler.nested_compile_region), backend="eager", fullgraph=True)
+    got(X)
+    assert counters["regions"]["reused"] == 2
