@@ -143,10 +143,9 @@ def _follow(condition: Any, actions: GuardActions) -> list[SourceBinding]:
     """The binding of each step of the entry's plan in this call.  Raises CannotReuse if a source leads nowhere."""
     condition.checks = condition.checks or Checks(condition, actions.resolve)
     try:
-        bindings: list[SourceBinding] = condition.checks.plan.follow(actions)
+        return condition.checks.plan.follow(actions)  # type: ignore[no-any-return]
     except Exception as e:
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{type(e).__name__}: {e}") from None
-    return bindings
 
 
 def _check(
@@ -279,8 +278,7 @@ def _guards_at(
         return ()
     if action is GuardAction.ALIAS:
         return _alias_guards(actions, binding, actions.known(binding.value))
-    found: list[tuple[Source, Any]] = []
-    own = action is GuardAction.REINSTALL
+    found, own = list[tuple[Source, Any]](), action is GuardAction.REINSTALL
     if own and tracked and index in checks.aliases:
         found += _alias_guards(actions, binding, actions.substitution.of(bindings[checks.aliases[index]]))
     new = None
@@ -297,12 +295,12 @@ def _guards_at(
 def _check_read_by_frame(
     tx: InstructionTranslatorBase, checks: Checks, bindings: list[SourceBinding], actions: GuardActions
 ) -> None:
-    """Raises CannotReuse unless the frame has these guards.
+    """Raises CannotReuse unless the frame has these guards:
 
-    - Those that the earlier call found there, and may not have read.  Tracing might make none of them: the program would
-      recompile for a change that it does not see.
-    - Those of an object that the frame knows by another source.  Tracing makes those that the frame has not made there,
-      but not those that building the object's tracker made at the earlier call's source.  Nothing tells them apart.
+    - Those that the earlier call found there, and may not have read.  Tracing might make none of them: the program
+      would recompile for a change that it does not see.
+    - Those of an object that the frame knows by another source.  Tracing makes there what the program asks of it, but
+      not what building a tracker made at the earlier call's source.  Nothing tells these apart.
     """
     void = void_maker()
     needed = [_guards_at(install, checks, bindings, actions, void) for install in checks.found_there]
