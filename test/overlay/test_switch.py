@@ -114,7 +114,7 @@ def test_the_stock_function_runs_without_flag_and_mark(folder, target, backend):
 
 
 # Reached by programs that have opaque objects, that read what they have changed, that format what they read, that call
-# functions under `assume_constant_result`, and for wrappers that call no regions.
+# functions under `assume_constant_result`, that hash what they read, and for wrappers that call no regions.
 RARE = {
     "torch._dynamo.variables.functions:invoke_and_store_as_constant",
     "torch._higher_order_ops.passes.inline_invoke_subgraph:inline_invoke_subgraph",
@@ -122,6 +122,8 @@ RARE = {
     "torch._dynamo.variables.script_object:CustomClassObjectVariable.as_python_constant",
     "torch._dynamo.symbolic_convert:InstructionTranslatorBase._format_value",
     "torch._dynamo.side_effects:SideEffects.load_attr",
+    "torch._dynamo.variables.lazy:LazyVariableTracker.is_hashable_lazy",
+    "torch._dynamo.variables.object_protocol:generic_hash",
 }
 
 
