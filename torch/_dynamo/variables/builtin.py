@@ -34,7 +34,7 @@ def call_function(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -
         note_check(args[1].unwrap())
     call = stock("torch._dynamo.variables.builtin:BuiltinVariable.call_function")
     found = _held(tx, self.fn, args, kwargs) or call(self, tx, args, kwargs)
-    # Of a number from id(), the guard compares the identity, or Dynamo has made the number up for a new object.
+    # Not so for id(): Dynamo guards the identity of an object with a source, and makes up a number for any other.
     if TRACE_EVENTS and self.fn in (operator.is_, operator.is_not) and _is_of_equals(args):
         note_identity(self.fn.__name__)
     return found

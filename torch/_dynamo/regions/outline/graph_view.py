@@ -322,11 +322,10 @@ class GraphView:
         for operand in self.inputs(start, end):
             value = self.node_at(operand).meta.get("example_value")
             plain = isinstance(value, (torch.Tensor, int, torch.SymInt)) and not isinstance(value, bool)
-            if not plain and lifted_key(value) is None:
-                broken.update(i for i in range(start, end) if operand in self.operands[i])
-            elif known_number(value) is not None:
+            refused = not plain and lifted_key(value) is None
+            if refused or known_number(value) is not None:
                 readers = (i for i in range(start, end) if operand in self.operands[i])
-                broken.update(i for i in readers if not self._ignores_number(i))
+                broken.update(i for i in readers if refused or not self._ignores_number(i))
             taken.update(self.storages_at(operand))
         for i in range(start, end):
             first, last = self._must_hold.get(i, (i, i))

@@ -222,6 +222,12 @@ def in_force(guards: Any, of_source: Iterable[Any]) -> list[Any]:
     return [guard for guard in of_source if guard in guards.inner]
 
 
+def has_guard(guards: Any, source: Source, make: Any) -> bool:
+    """Whether a guard at ``source`` that checks what ``make`` would is in force."""
+    wanted = maker_key(make)
+    return any(maker_key(g.create_fn) == wanted for g in in_force(guards, guards.source_to_guards.get(source, ())))
+
+
 def maker_key(make: Any) -> str:
     """The kind of guard, and what it is about besides its source."""
     bound = getattr(make, "keywords", {})

@@ -38,7 +38,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissRea
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments
-from torch._dynamo.regions.trace.guard_facts import OF_VALUES, in_force, maker_key
+from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
 from torch._dynamo.regions.trace.objects import EXACT, is_a, unguarded_state
 from torch._dynamo.regions.trace.operands import build_as_traced, name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
@@ -143,9 +143,10 @@ def _follow(condition: Any, actions: GuardActions) -> list[SourceBinding]:
     """The binding of each step of the entry's plan in this call.  Raises CannotReuse if a source leads nowhere."""
     condition.checks = condition.checks or Checks(condition, actions.resolve)
     try:
-        return condition.checks.plan.follow(actions)  # type: ignore[no-any-return]
+        bindings: list[SourceBinding] = condition.checks.plan.follow(actions)
     except Exception as e:
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{type(e).__name__}: {e}") from None
+    return bindings
 
 
 def _check(
@@ -278,7 +279,8 @@ def _guards_at(
         return ()
     if action is GuardAction.ALIAS:
         return _alias_guards(actions, binding, actions.known(binding.value))
-    found, own = list[tuple[Source, Any]](), action is GuardAction.REINSTALL
+    found: list[tuple[Source, Any]] = []
+    own = action is GuardAction.REINSTALL
     if own and tracked and index in checks.aliases:
         found += _alias_guards(actions, binding, actions.substitution.of(bindings[checks.aliases[index]]))
     new = None
@@ -307,10 +309,8 @@ def _check_read_by_frame(
     for index, makers, _ in checks.installs:
         if bindings[index].action is GuardAction.ALIAS and (known := actions.known(bindings[index].value)) is not None:
             needed.append([(known, make) for make in makers if make is not void and make is not None])
-    guards = tx.output.guards
     for source, make in itertools.chain.from_iterable(needed):
-        there = in_force(guards, guards.source_to_guards.get(source, ()))
-        if maker_key(make) not in (maker_key(g.create_fn) for g in there):
+        if not has_guard(tx.output.guards, source, make):
             raise CannotReuse(ReuseMissReason.READ_BY_FRAME, source.name)
 
 

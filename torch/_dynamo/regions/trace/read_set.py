@@ -30,18 +30,18 @@ from torch._dynamo.regions.trace.deferred import DeferredConstant
 from torch._dynamo.regions.trace.deferred_values import DeferredValues
 from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, TraceEvents
 from torch._dynamo.regions.trace.state import autograd_state
-from torch._dynamo.regions.trace.substitution import bare, resolver
+from torch._dynamo.regions.trace.substitution import bare, chain_of, resolver
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.hashable import HashableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch._dynamo.variables.tensor import TensorVariable
-from torch._guards import ChainedSource, Source
 from torch.utils._ordered_set import OrderedSet
 
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import Source
 
 
 class ReadingCache(dict[Any, Any]):
@@ -267,16 +267,8 @@ def reached_otherwise(recorder: ReadSetRecorder, arguments: list[VariableTracker
     for tracker in (*arguments, *recorder.read_objects()):
         if (known := tracker.unwrap()).source is not None and known.is_realized():
             # A module has two sources, of which one has a wrapper.  What is behind a module, as a method, may hold it.
-            found.update(set(map(bare, sources_held([known], unseen=True))).difference(_way_to(known.source)))
+            found.update(set(map(bare, sources_held([known], unseen=True))).difference(chain_of(known.source)))
     return found
-
-
-def _way_to(source: Source) -> Iterator[Source]:
-    """``source`` and the sources that it is behind, without wrappers."""
-    at: Source | None = source
-    while at is not None:
-        yield bare(at)
-        at = at.base if isinstance(at, ChainedSource) else None
 
 
 def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:

@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     from torch._dynamo.variables.base import VariableTracker
 
 
-def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
-    """The nearest of ``roots`` on the chain of bases of ``source``, itself included; None if none is."""
+def chain_of(source: Source) -> Iterator[Source]:
+    """``source``, its base, the base of that, and so on."""
     at: Source | None = source
     while at is not None:
-        if at in roots:
-            return at
+        yield at
         at = at.base if isinstance(at, ChainedSource) else None
-    return None
+
+
+def root_of(source: Source, roots: Iterable[Source]) -> Source | None:
+    """The nearest of ``roots`` on the chain of bases of ``source``, itself included; None if none is."""
+    return next((at for at in chain_of(source) if at in roots), None)
 
 
 class Roots:
