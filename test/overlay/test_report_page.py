@@ -110,6 +110,7 @@ def test_names_of_the_program_are_text(report):
 
 PROBE = """
 <script>
+{
 const search = document.getElementById("search");
 search.value = "layers[63]";
 search.dispatchEvent(new Event("input"));
@@ -118,6 +119,7 @@ square.focus();
 document.body.dataset.probe = JSON.stringify([
   document.getElementById("found").textContent, document.activeElement === square,
   document.documentElement.scrollWidth <= window.innerWidth]);
+}
 </script>
 </body>
 """
