@@ -261,7 +261,8 @@ class GraphRegionTracker:
         ``numbers``: key -> its integer, extended here; share it to compare the nodes of several graphs.
         ``wanted``: positions of the nodes that matter, all if None; the others count as illegal.
         """
-        return self._numbered(view, numbers, illegal_nodes(view, self._states(), self.bodies.illegal), wanted)
+        illegal = illegal_nodes(view, self._states(), self.bodies.illegal, self.bodies.module)
+        return self._numbered(view, numbers, illegal, wanted)
 
     def _states(self) -> Callable[[Node], NodeState | None]:
         states = [self._compared(state) for state in self._state_numbers]
@@ -277,7 +278,8 @@ class GraphRegionTracker:
         same = other_choices(state) == other_choices(began)
         if not self.switches:
             same = ambient_state(state) == ambient_state(began)
-        return NodeState(bool(autocasts_in(state)), attention_choice(state) == attention_choice(began), same)
+        attention = attention_choice(state) == attention_choice(began)
+        return NodeState(bool(autocasts_in(state)), attention, same, bool(autocasts_in(began)))
 
     def _numbered(
         self,

@@ -163,7 +163,8 @@ def _pure_functions() -> frozenset[Any]:
 
 
 @functools.cache
-def _aten_overloads(name: str) -> tuple[OpOverload, ...]:
+def aten_overloads(name: str) -> tuple[OpOverload, ...]:
+    """All overloads of aten's operator ``name``, none if there is no such operator."""
     packet = getattr(torch.ops.aten, name, None)
     return tuple(_overloads(packet)) if isinstance(packet, OpOverloadPacket) else ()
 
@@ -215,7 +216,7 @@ def _method_class(name: str) -> OperatorClass:
     if name in _OPAQUE_METHODS or not hasattr(torch.Tensor, name):
         return OperatorClass.OPAQUE
     dunder = name.startswith("__") and callable(getattr(operator, name, None))
-    known = dunder or name in _COMPOSITE_METHODS or bool(_aten_overloads(name))
+    known = dunder or name in _COMPOSITE_METHODS or bool(aten_overloads(name))
     return OperatorClass.PURE if known else OperatorClass.OPAQUE
 
 
@@ -274,7 +275,7 @@ def draws_random_numbers(node: Node) -> bool:
     return any(
         torch.Tag.nondeterministic_seeded in overload.tags
         for spelling in {name, base}
-        for overload in _aten_overloads(spelling)
+        for overload in aten_overloads(spelling)
     )
 
 

@@ -112,7 +112,7 @@ class Bodies:
             policy_key(module.meta.get(CONTEXT_FN))
         except Unkeyable:
             return IllegalReason.UNKNOWN_POLICY
-        reasons = illegal_nodes(self._view(module.graph), self._states(), self.illegal)
+        reasons = illegal_nodes(self._view(module.graph), self._states(), self.illegal, self.module)
         return next(iter(reasons.values()), None)
 
     def key(self, node: Node) -> Hashable:

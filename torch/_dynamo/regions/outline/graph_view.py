@@ -46,7 +46,7 @@ from collections.abc import Callable, Hashable, Iterable
 import torch
 import torch.fx
 from torch._dynamo.regions.keys import known_number, lifted_key, node_storages
-from torch._dynamo.regions.outline.islands import keeping_casts
+from torch._dynamo.regions.outline.casts import keeping_casts
 from torch._dynamo.regions.outline.spans import Span, SwitchSpans, switch_spans, vmap_spans
 from torch._dynamo.regions.outline.symbols import with_symbols
 from torch._subclasses.fake_tensor import FakeTensor
@@ -130,7 +130,7 @@ class GraphView:
         # Storages of inputs that a region may write to.
         self.open = self._open_storages(closed) if writes_cross else frozenset()
         self.switches = SwitchSpans() if attention_kernels is None else switch_spans(self.nodes, attention_kernels)
-        # Where autocast keeps casts: Note [A body enters the autocast of its calls].
+        # Where autocast keeps casts: Note [A body keeps no casts].
         self.keeping_casts = keeping_casts(self.nodes)
         self.spans = [*self._written_spans(), *vmap_spans(self.nodes), *self.switches.spans]
         # position -> first and last position that a region with this node must hold.

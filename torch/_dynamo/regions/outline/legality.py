@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import torch
 import torch.fx
+from torch._dynamo.regions.outline.casts import Body, asks_to_keep, shares_cast
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch.fx.operator_facts import (
     OperatorClass,
@@ -48,7 +49,7 @@ class IllegalReason(enum.Enum):
     UNKEYABLE = "it cannot be keyed"
     NOT_A_TENSOR_OR_SIZE = "its result is neither a tensor nor a size, nor a tuple of them"
     OTHER_STATE = "it runs under another choice of kernels than the frame began with"
-    KEEPS_CASTS = "autocast was asked to keep casts of weights there, and one cast may serve several calls"
+    KEEPS_CASTS = "autocast was asked to keep casts of weights there, and a cast may serve another operator too"
     WRITES_A_LIST = "it writes to tensors in a list, which functionalization does not find in a body"
     BROKEN_SPAN = "it is part of a whole (a written value's life, a vmap) that no region can hold"
     UNKNOWN_BODY = "it has a body of which more is noted than what it does"
@@ -65,23 +66,33 @@ class NodeState(NamedTuple):
     attention: bool
     # Whether the rest of the state is unchanged.
     others: bool
+    # Whether autocast was on when the frame began.
+    began_in_autocast: bool
 
 
 def illegal_nodes(
     view: GraphView,
     state: Callable[[Node], NodeState | None],
     illegal_bodies: Callable[[Node], IllegalReason | None],
+    body: Body,
 ) -> dict[int, IllegalReason]:
     """position -> why the node may not be in any region.
 
     ``state(node)`` is None if the state is unknown. ``illegal_bodies(node)``: why the bodies that an operator runs may
-    not be in a region, or None.
+    not be in a region, or None. ``body(node)``: the graph that a ``get_attr`` node stands for.
     """
     illegal: dict[int, IllegalReason] = {}
     for i, node in enumerate(view.nodes):
         if i in view.switches.paired and is_switch(node):
+            if asks_to_keep(node):
+                illegal[i] = IllegalReason.KEEPS_CASTS
             continue
-        reason = _illegal_by_state(view, i, state(node))
+        now = state(node)
+        reason = _illegal_by_state(view, i, now)
+        if reason is None and now is not None and now.autocast and i in view.keeping_casts:
+            lone = view.keeping_casts[i].target is not torch.amp._enter_autocast
+            if lone or now.began_in_autocast or shares_cast(node, body):
+                reason = IllegalReason.KEEPS_CASTS
         if reason := reason or _illegal_alone(node, i in view.writes, illegal_bodies):
             illegal[i] = reason
     # Latest first, so that one sweep reaches every node that a gradient goes through.
@@ -101,7 +112,7 @@ def _illegal_by_state(view: GraphView, i: int, state: NodeState | None) -> Illeg
         return IllegalReason.UNKNOWN_TARGET
     if not state.others or not (state.attention or i in view.switches.choosing):
         return IllegalReason.OTHER_STATE
-    return IllegalReason.KEEPS_CASTS if state.autocast and i in view.keeping_casts else None
+    return None
 
 
 def _illegal_alone(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 from torch._dynamo.regions.frame import Node, RegionCall, StampedCall
+from torch._dynamo.regions.outline.casts import call_shares_cast
 from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
 from torch._dynamo.regions.outline.names import given_name
 from torch._dynamo.regions.outline.outliner import Outliner, call_meta
@@ -64,6 +65,7 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
             at = view.position[stamp.node]
             hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
             hidden = hidden or _returns_a_view(view, stamp)
+            hidden = hidden or (at in view.keeping_casts and call_shares_cast(stamp.node, tracker.bodies.module))
             kinds.setdefault(None if hidden else _live(view, stamp.results), []).append(stamp)
         call.stamps = kinds.pop(own, []) if own is not None else []
         for live, stamps in kinds.items():
