@@ -123,3 +123,45 @@ def test_a_result_that_is_a_view_is_made_like_one():
     got = torch.compile(the_base_of_a_result(torch.compiler.nested_compile_region), backend="eager", fullgraph=True)
     got(X)
     assert counters["regions"]["reused"] == 2
+
+
+def a_view_in_a_layer(mark):
+    run = mark(lambda x: (views_of(x)[0].sin() + x).contiguous())
+
+    def program(x):
+        for _ in range(4):
+            x = run(x)
+        return x
+
+    return program
+
+
+def a_view_as_an_argument(mark):
+    run = mark(lambda x, view: x.sin() * x)
+
+    def program(x):
+        for _ in range(4):
+            x, view = views_of(x)
+            x = run(x.t().contiguous(), view)
+        return x
+
+    return program
+
+
+def views_of(x):
+    """A tensor of another shape than when a view of it was made, and that view."""
+    x = x.cos() * 2
+    view = x.view(-1)
+    view[0] = 0
+    x.transpose_(0, 1)
+    return x.t().sin().t(), view
+
+
+@pytest.mark.parametrize("make", [a_view_in_a_layer, a_view_as_an_argument], ids=lambda make: make.__name__)
+def test_a_view_whose_base_has_another_shape_by_now(make):
+    run, mark = make(lambda body: body), torch.compiler.nested_compile_region
+    x = torch.linspace(0.1, 1.0, 4, dtype=torch.float64).view(2, 2).requires_grad_()
+    got, wanted = torch.compile(make(mark), backend="aot_eager", fullgraph=True)(x), run(x)
+    torch.testing.assert_close(got, wanted)
+    gradients = [torch.autograd.grad(out.sum(), x) for out in (got, wanted)]
+    torch.testing.assert_close(*gradients)

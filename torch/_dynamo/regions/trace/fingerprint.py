@@ -28,6 +28,7 @@ from torch._dynamo.regions.keys import (
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import DICTS, bound_to, settled
 from torch._dynamo.regions.trace.deferred import Deferred, DeferredConstant, DeferredList
+from torch._dynamo.regions.trace.state import has_grad_fn
 from torch._dynamo.regions.trace.substitution import bare, resolver
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.dicts import ConstDictVariable
@@ -184,7 +185,7 @@ class Arguments:
             self._keyed(tensor_key, value),
             hidden_key(value),
             # A tensor that does not require grad is always a leaf.
-            value.grad_fn is None if value.requires_grad else None,
+            has_grad_fn(value) if value.requires_grad else None,
         )
 
     def _function(self, tracker: Any) -> Hashable:

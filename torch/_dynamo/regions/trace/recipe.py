@@ -19,6 +19,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import COMPUTED
 from torch._dynamo.regions.trace.expressions import Applied, ArgumentValue, BindingValue, SourceValue
 from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.state import has_grad_fn
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
@@ -256,7 +257,7 @@ def value_like(value: torch.Tensor) -> torch.Tensor:
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     if value.requires_grad:
         made.requires_grad_()
-        if not value.is_leaf:
+        if has_grad_fn(value):
             with torch.enable_grad():
                 made = made.clone()  # the result of an operator
     if hidden_key(made) == hidden_key(value):
@@ -268,7 +269,7 @@ def value_like(value: torch.Tensor) -> torch.Tensor:
 
 
 def _metadata(value: torch.Tensor) -> tuple[Any, ...]:
-    seen = value.shape, value.stride(), value.storage_offset(), value.dtype, value.requires_grad, value.is_leaf
+    seen = value.shape, value.stride(), value.storage_offset(), value.dtype, value.requires_grad, has_grad_fn(value)
     return *seen, hidden_key(value)
 
 

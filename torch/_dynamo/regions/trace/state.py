@@ -24,13 +24,20 @@ def value_key(value: Any) -> Hashable:
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
 
 
-def autograd_state(value: torch.Tensor) -> tuple[bool, ...]:
-    """The state of a tensor that the frame may change without changing its metadata."""
+def has_grad_fn(value: torch.Tensor) -> bool | None:
+    """Whether a tensor is the result of a differentiable operator; None if autograd cannot tell."""
     try:
-        return value.requires_grad, value.is_leaf, value.grad_fn is None
-    except RuntimeError:
-        # A view made under no_grad and then written to in grad mode: autograd raises on reading ``grad_fn``.
-        return (value.requires_grad,)
+        return value.grad_fn is not None
+    except Exception:
+        # Autograd makes the ``grad_fn`` of a view again if the view's base was written to, also for ``is_leaf``. It
+        # raises RuntimeError for a view made under no_grad, and what the view's operator raises if the base has another
+        # shape by now.
+        return None
+
+
+def autograd_state(value: torch.Tensor) -> tuple[bool, bool | None]:
+    """The state of a tensor that the frame may change without changing its metadata."""
+    return value.requires_grad, has_grad_fn(value)
 
 
 def tensor_state(tracker: Any) -> Hashable:
