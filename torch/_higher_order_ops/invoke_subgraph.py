@@ -95,6 +95,23 @@ def trace_joint_graph_as_bwd(
     return joint
 
 
+@replaces("InvokeSubgraphAutogradOp.forward")
+@staticmethod
+def _forward(ctx: Any, subgraph: Any, identifier: str, output_metadata: Any, *operands: Any) -> Any:
+    ctx.set_materialize_grads(False)
+    forward = stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphAutogradOp.forward")
+    return forward(ctx, subgraph, identifier, output_metadata, *operands)
+
+
+@replaces("InvokeSubgraphAutogradOp.backward")
+@staticmethod
+def _backward(ctx: Any, *grad_outs: Any) -> Any:
+    from torch._higher_order_ops.region_gradients import gradients
+
+    # See Note [A result without a gradient]
+    return gradients(ctx, grad_outs, stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphAutogradOp.backward"))
+
+
 def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
     from torch._higher_order_ops.region_metadata import known_results
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.invoke_subgraph import _next_invoke_subgraph_call_id
+from torch._higher_order_ops.region_gradients import name_of_forward
 from torch.fx import GraphModule, Node
 
 
@@ -33,7 +34,7 @@ def _stamp(node: Node, call_id: int) -> None:
 
 
 def _forward_of(backward: Node, forwards: list[Node]) -> Node | None:
-    identifier = str(backward.args[1]).removeprefix("bw_").rpartition("_")[0]
+    identifier = name_of_forward(str(backward.args[1]).removeprefix("bw_").rpartition("_")[0])
     found = [
         fw for fw in forwards if fw.args[1] == f"fw_{identifier}" and backward.args[2 : len(fw.args)] == fw.args[2:]
     ]
