@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._higher_order_ops.region_metadata import lifted_class
+from torch._higher_order_ops.region_metadata import lifted_class, number
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -181,7 +181,8 @@ def hidden_key(value: torch.Tensor) -> Hashable:
     """
     if type(value) is not FakeTensor or value.layout is not torch.strided:
         return None
-    size = None if value._has_symbolic_sizes_strides else value.untyped_storage().size()
+    # The size of the storage may be symbolic where all sizes and strides are numbers.
+    size = None if value._has_symbolic_sizes_strides else number(value.untyped_storage().size())
     return (known_number(value), value._is_view(), size)
 
 

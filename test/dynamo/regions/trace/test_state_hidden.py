@@ -165,3 +165,19 @@ def test_a_view_whose_base_has_another_shape_by_now(make):
     torch.testing.assert_close(got, wanted)
     gradients = [torch.autograd.grad(out.sum(), x) for out in (got, wanted)]
     torch.testing.assert_close(*gradients)
+
+
+def test_a_view_of_fixed_sizes_in_a_storage_of_dynamic_size():
+    run = torch.compiler.nested_compile_region(lambda x: x.sin() * x)
+
+    def program(x):
+        for _ in range(4):
+            x = run(x)
+        return x
+
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+    for x in (torch.rand(8, 4).t(), torch.rand(1, 8).expand(4, 8), torch.rand(9, 8)[5:]):
+        wanted = x
+        for _ in range(4):
+            wanted = wanted.sin() * wanted
+        torch.testing.assert_close(compiled(x), wanted)

@@ -262,8 +262,8 @@ def value_like(value: torch.Tensor) -> torch.Tensor:
                 made = made.clone()  # the result of an operator
     if hidden_key(made) == hidden_key(value):
         return made
-    if not value._has_symbolic_sizes_strides:
-        made.untyped_storage().resize_(value.untyped_storage().size())
+    if isinstance(size := value.untyped_storage().size(), int) and not value._has_symbolic_sizes_strides:
+        made.untyped_storage().resize_(size)
     with torch.set_grad_enabled(value.requires_grad):
         return torch.ops.aten.alias(made) if value._is_view() else made
 
