@@ -111,3 +111,20 @@ def test_a_call_without_any_gradient():
 
     marked = gradients(lambda x: program(x, torch.compiler.nested_compile_region(layer)), True, "aot_eager")
     torch.testing.assert_close(marked, gradients(program, False, "aot_eager"))
+
+
+@pytest.mark.parametrize("read", [torch.Tensor.conj, lambda z: z.conj().imag, lambda z: z.conj().imag * 1j])
+def test_a_gradient_with_a_lazy_bit(read):
+    def body(z):
+        return z.sin() * z, z.cos()
+
+    def program(x, run=body):
+        z = torch.complex(x, x.sin())
+        for _ in range(4):
+            z, other = run(z)
+            z = read(z) * 1.5 + read(other)
+            z = z + 0j
+        return z.real
+
+    marked = gradients(lambda x: program(x, torch.compiler.nested_compile_region(body)), True, "aot_eager")
+    torch.testing.assert_close(marked, gradients(program, False, "aot_eager"))

@@ -10,6 +10,9 @@ of the call is traced.
 So here autograd passes None for such a result, and the body's backward is traced as if the result did not require grad.
 A body gets one backward for each set of results without a gradient. Each has a name of its own, because gradients of
 other results may have the same metadata.
+
+A gradient may also come with the conj or neg bit (the result's reader is ``conj``). No call can be dispatched on such a
+tensor, so the bit is resolved.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ def name_of_forward(name: str) -> str:
 
 def gradients(ctx: Any, of_results: Sequence[Any], stock_backward: Callable[..., Any]) -> Any:
     """The gradients of a call's operands, with ``stock_backward``, if autograd passes None for missing ones."""
+    of_results = tuple(map(_resolved, of_results))
     metadata = ctx._output_metadata
     ignored = ctx._non_differentiable_indices
     none = [i for i, gradient in enumerate(of_results) if gradient is None and i not in metadata.indexes_with_symint]
@@ -50,6 +54,10 @@ def gradients(ctx: Any, of_results: Sequence[Any], stock_backward: Callable[...,
         return stock_backward(ctx, *of_results)
     finally:
         ctx._subgraph, ctx._identifier, ctx._non_differentiable_indices = before
+
+
+def _resolved(gradient: Any) -> Any:
+    return gradient.resolve_conj().resolve_neg() if isinstance(gradient, torch.Tensor) else gradient
 
 
 def _without(subgraph: Any, indices: list[int]) -> Any:
