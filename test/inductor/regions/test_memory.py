@@ -247,3 +247,24 @@ def test_memory_of_saved_values_is_still_donated() -> None:
 
     backward = code_of(f, leaf(8, 8), leaf(8, 8)).split("def call(")[-1]
     assert "# reuse" in backward
+
+
+@pytest.mark.parametrize(
+    "read", [lambda z, other: z * 1.5 + other, lambda z, other: z.conj() * 1.5 + other.conj().imag]
+)
+def test_a_value_with_the_conj_bit_is_saved(read):
+    """The derivative of a complex operator is a conjugate, which the forward body saves as a view with the conj bit."""
+
+    def body(z):
+        return z.sin() * z, z.cos()
+
+    def program(x, run=body):
+        z = torch.complex(x, x.sin())
+        for _ in range(4):
+            z = read(*run(z)) * 0.2 + 0j
+        return z.real
+
+    x = torch.linspace(0.1, 1.0, 6, dtype=torch.float64).requires_grad_()
+    compiled = torch.compile(lambda x: program(x, region(body)), backend="inductor")
+    got, wanted = (torch.autograd.grad(run(x).sum(), x)[0] for run in (compiled, program))
+    torch.testing.assert_close(got, wanted)

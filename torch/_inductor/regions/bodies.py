@@ -7,6 +7,8 @@ import types
 from typing import Any
 from unittest.mock import patch
 
+import torch
+import torch.fx
 from torch._dynamo.utils import counters
 from torch._inductor import ir
 from torch._inductor.regions.cache import BodyBypass, BypassReason, CachedBody, check_lowered, key_of, load, save
@@ -14,6 +16,7 @@ from torch._inductor.regions.donation import donate
 from torch._inductor.regions.memory import RegionMemory, analyse
 from torch._inductor.regions.object_code import BODY_NAME, BodyCode, NotApartError, compile_alone, link
 from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._ordered_set import OrderedSet
 
 
@@ -23,6 +26,7 @@ log = logging.getLogger(__name__)
 def prepare(subgraph: Any, examples: list[Any]) -> None:
     """Gives ``subgraph`` its body and the data about its memory that calls need."""
     around = V.graph
+    _resolve_conj(subgraph.graph_module)
     try:
         key = key_of(subgraph.graph_module, examples, around)
         body = Body(subgraph, examples, around, key)
@@ -31,6 +35,19 @@ def prepare(subgraph: Any, examples: list[Any]) -> None:
         subgraph.graph, subgraph.region_memory = _lower(subgraph, examples, around)
         return
     subgraph.graph, subgraph.region_memory = body, body.kept.memory
+
+
+def _resolve_conj(module: torch.fx.GraphModule) -> None:
+    """Makes a body return no tensor with the conj bit: its caller is told of memory, which does not hold the bit."""
+    output = module.graph.output_node()
+    for node in output.all_input_nodes:
+        value = node.meta.get("val")
+        # An operand is in memory already.
+        if isinstance(value, FakeTensor) and value.is_conj() and node.op != "placeholder":
+            with module.graph.inserting_before(output), value.fake_mode:
+                resolved = module.graph.call_function(torch.ops.aten.clone.default, (node,))
+                resolved.meta = {**node.meta, "val": value.resolve_conj()}
+            output.replace_input_with(node, resolved)
 
 
 def _lower(subgraph: Any, examples: list[Any], around: Any, name: str | None = None) -> tuple[Any, RegionMemory]:
