@@ -6,6 +6,7 @@ import torch._dynamo
 from testing.shared_objects import KINDS
 from torch import nn
 from torch._dynamo.regions.trace import lookup, save, verify
+from torch._dynamo.regions.trace.verify import _with_one_name
 
 
 X = torch.randn(2, 3)
@@ -124,3 +125,21 @@ def test_a_symbol_that_tracing_would_make_is_seen(monkeypatch):
     monkeypatch.setattr(verify, "frame_state", lambda tx: state(tx)._replace(symbols=([], [f"s{next(states)}"])))
     with pytest.raises(Exception, match="symbols differ"):
         _verify(_shared())
+
+
+def _alias(other):
+    return f"DUPLICATE_INPUT source_b={other}"
+
+
+def test_guards_on_one_object_by_two_names_are_the_same():
+    by_dict = {("x.__dict__['b']", "TYPE"), ("x.__dict__['b'][0]", "EQUALS"), ("x.b", _alias("x.__dict__['b']"))}
+    by_name = {("x.b", "TYPE"), ("x.b[0]", "EQUALS"), ("x.__dict__['b']", _alias("x.b"))}
+    by_name |= {("x.__dict__['b'][0]", _alias("x.b[0]"))}
+    wanted = {("x.b", "TYPE"), ("x.b[0]", "EQUALS"), ("x.__dict__['b']", "is x.b")}
+    assert _with_one_name(by_dict, by_dict) == _with_one_name(by_name, by_name) == wanted
+
+
+@pytest.mark.parametrize("lost", [("x.b", "TYPE"), ("y.c", _alias("x.b")), ("z", _alias("x.b"))], ids=str)
+def test_a_guard_that_another_name_does_not_stand_for_is_seen(lost):
+    guards = {("x.b", "TYPE"), ("x.bc", "TYPE"), ("y.c", _alias("x.b")), ("z", _alias("x.b"))}
+    assert _with_one_name(guards, guards) != _with_one_name(guards - {lost}, guards - {lost})

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
+# The other source of a guard that two sources are one object.
+_ALIAS = re.compile("DUPLICATE_INPUT source_b=(.*)")
 # entry -> operators of its call as of ``save``; the frame may change the metadata of tensors afterwards.
 _SAVED: PerFrame[dict[Any, list[str]]] = PerFrame(lambda _: {})
 
@@ -110,8 +112,10 @@ def verify(
     _same(f"{name}: constants that were looked at", specialized, sorted(map(_said, _specialized(tx, traced))))
     (before, expected), found = states, frame_state(tx)
     for what in ("guards", "tracked"):
-        old, new = (sorted(map(str, getattr(s, what) - getattr(before, what))) for s in (expected, found))
-        _same(f"{name}: {what}", old, new)
+        old, new = (getattr(s, what) - getattr(before, what) for s in (expected, found))
+        if old != new:
+            old, new = (_with_one_name(each, s.guards) for each, s in ((old, expected), (new, found)))
+        _same(f"{name}: {what}", sorted(map(str, old)), sorted(map(str, new)))
     for old, new in zip(expected.symbols, found.symbols, strict=True):
         _same(f"{name}: symbols", old, new)
     counters["regions"]["verified"] += 1
@@ -162,6 +166,32 @@ def _guard_key(tx: InstructionTranslatorBase, source: Source, make: Any) -> tupl
         if type(value) is types.FunctionType:
             return f"{value.__qualname__} at {id(value)}", maker_key(make)
     return source.name, maker_key(make)
+
+
+def _with_one_name(said: set[Any], guards: set[tuple[str, str]]) -> set[Any]:
+    """What is ``said`` of sources, with one name for all those that ``guards`` hold to be one object.
+
+    An object that has two names is guarded by the one that was read first, which depends on what the frame has read.
+    """
+    rules: dict[str, str] = {}
+
+    def rewrite(name: str) -> str:
+        before = None
+        while name != before:
+            before = name
+            for longer in rules:
+                if longer in name:  # and does not end within an identifier
+                    name = re.sub(re.escape(longer) + r"(?!\w)", lambda _, one=rules[longer]: one, name)
+        return name
+
+    pairs = [(source, other) for source, make in guards for other in _ALIAS.findall(make)]
+    for pair in sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1])):
+        shorter, longer = sorted(map(rewrite, pair), key=lambda name: (len(name), name))
+        if shorter != longer:
+            rules[longer] = shorter
+    renamed = {rewrite(each) if isinstance(each, str) else tuple(map(rewrite, each)) for each in said}
+    aliases = {(longer, f"is {shorter}") for longer, shorter in rules.items()}
+    return aliases | {each for each in renamed if isinstance(each, str) or not _ALIAS.findall(each[1])}
 
 
 def _same(what: str, expected: list[str], found: list[str]) -> None:
