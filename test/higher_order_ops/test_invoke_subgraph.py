@@ -146,3 +146,30 @@ def test_a_tracer_is_seen_by_its_operands(kind) -> None:
         functional = FunctionalTensor.to_functional(torch.ones(2))
     operand = {"fake": fake, "functional": functional, "subclass": TwoTensor(fake, fake)}[kind]
     assert looks_on(_body_of(2), (torch.ones(2), operand))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("flag", [False, True])
+def test_hooks_of_all_modules_do_not_run_on_bodies(flag, backend):
+    """They are the program's, which has no module here."""
+    seen = []
+
+    def layer(x, w):
+        return (x @ w).sin().cos().tanh() + x.exp()
+
+    run = layer if flag else torch.compiler.nested_compile_region(layer)
+
+    def program(x, w):
+        return run(run(run(x, w), w), w)
+
+    args = torch.randn(4, 4), torch.randn(4, 4)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(use_graph_deduplication=flag):
+        compiled = torch.compile(program, backend=backend, fullgraph=True)
+        expected = compiled(*args)
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(lambda module, args: seen.append(module))
+    try:
+        torch.testing.assert_close(compiled(*args), expected)
+        assert len(seen) <= 1  # AOTAutograd calls its whole graph as a module, with or without regions
+    finally:
+        handle.remove()

@@ -69,6 +69,9 @@ def __call__(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -
         return call(self, subgraph, identifier, *operands)
     if getattr(subgraph, "_boxed_call", False):
         return subgraph(list(operands))
+    if isinstance(subgraph, torch.fx.GraphModule) and not (subgraph._forward_hooks or subgraph._forward_pre_hooks):
+        # A body is no module of the program's: hooks on all modules would run for each region, and may change results.
+        return subgraph.forward(*operands)
     return subgraph(*operands)
 
 
