@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, note_check, note_identity
+from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, note_check, note_identity, note_text
 from torch._dynamo.variables.constant import ConstantVariable
 
 from torch_regions.overlay import replaces, stock
@@ -34,6 +34,8 @@ def call_function(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -
         note_check(args[1].unwrap())
     call = stock("torch._dynamo.variables.builtin:BuiltinVariable.call_function")
     found = _held(tx, self.fn, args, kwargs) or call(self, tx, args, kwargs)
+    if TRACE_EVENTS and self.fn in (str, repr, format, ascii) and args:
+        note_text(self.fn, args[0])
     # Not so for id(): Dynamo guards the identity of an object with a source, and makes up a number for any other.
     if TRACE_EVENTS and self.fn in (operator.is_, operator.is_not) and _is_of_equals(args):
         note_identity(self.fn.__name__)

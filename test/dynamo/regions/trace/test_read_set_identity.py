@@ -79,6 +79,12 @@ def numbers_that_equal_nothing():
     return _each(lambda layer, x: x.sin() * (2 if layer.value in [math.nan] else 3), [math.nan, float("nan")] * 2)
 
 
+def tuples_of_numbers_that_equal_nothing():
+    return _each(
+        lambda layer, x: x.sin() * (2 if layer.value == (math.nan,) else 3), [(math.nan,), (float("nan"),)] * 2
+    )
+
+
 def hashes():
     keys = [Key() for _ in range(4)]
     table = {hash(key): 2 + n for n, key in enumerate(keys)}
@@ -147,6 +153,7 @@ def keys_of_a_call_inside_a_call():
 
 PROGRAMS = [
     *(equal_floats, equal_strings, equal_strings_as_arguments, numbers_that_equal_nothing),
+    tuples_of_numbers_that_equal_nothing,
     # From 2.15 on, Dynamo breaks the graph at most lookups of such a number.
     *((hashes, hashes_by_method, hashes_of_functions) if RELEASE < (2, 15) else ()),
     *(classes_as_keys, classes_in_a_set, builtins_as_keys, functions_of_torch_as_keys),

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+_AUTOCAST_DEVICES = tuple(torch._C._autocast_supported_devices())
 # Whether the frame is traced for an export.
 _EXPORTED: PerFrame[bool] = PerFrame(lambda output: bool(output.export or config.install_free_tensors))
 
@@ -289,6 +290,8 @@ def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
         modes.torch_function_subclass_enabled,
         # What a bare ``raise`` or sys.exc_info() sees.
         tuple(tx.exn_vt_stack[i] for i in range(len(tx.exn_vt_stack))),
+        # What autocast would cast to. While it is off, only the program asks.
+        tuple(map(torch.get_autocast_dtype, _AUTOCAST_DEVICES)),
         # Annotations that Dynamo adds to the operators that it records.
         repr(traceback.current_meta.get("custom")),
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from torch._dynamo.regions.frame import PerFrame
-from torch._dynamo.regions.trace.objects import checks_by_code
+from torch._dynamo.regions.trace.objects import checks_by_code, find_in_class, of_class
 
 
 @dataclasses.dataclass(eq=False)
@@ -63,6 +64,44 @@ def note_identity(what: str) -> None:
     """Reports ``what`` the program has made out of an object's identity alone, for which there is no guard."""
     for events in TRACE_EVENTS:
         events.by_identity.add(what)
+
+
+def note_text(fn: Any, tracker: Any) -> None:
+    """Reports that the program makes text of ``tracker`` by ``fn``: ``str``, ``repr``, ``format`` or ``ascii``.
+
+    The text of an object or function that has none of its own is its address.  Dynamo runs an object's ``__repr__``
+    for ``str`` without tracing it.
+    """
+    todo, seen = [tracker], set()
+    while todo:
+        known = todo.pop().unwrap()
+        if id(known) in seen:
+            continue
+        seen.add(id(known))
+        kinds = {base.__name__ for base in type(known).__mro__}
+        if "BaseUserFunctionVariable" in kinds:
+            note_identity("the text of a function")
+        elif "UserDefinedObjectVariable" in kinds:
+            kind: Any = type(known.value)
+            by = find_in_class(kind, "__repr__")
+            untraced = fn in (str, format) and len(seen) == 1 and find_in_class(kind, "__str__") is object.__str__
+            if by is object.__repr__:
+                note_identity("the text of an object")
+            elif untraced:
+                note_run(f"{of_class(kind, '__name__')}.__repr__")
+        todo += _trackers_in(vars(known))
+
+
+def _trackers_in(fields: dict[str, Any]) -> Iterator[Any]:
+    """The trackers whose text is part of that of the tracker with these fields."""
+    for name in ("items", "args", "_base_vt"):
+        held = fields.get(name)
+        if isinstance(held, dict):
+            yield from (key.vt for key in held)
+            held = held.values()
+        elif name == "_base_vt":
+            held = (held,)
+        yield from (each for each in held or () if hasattr(type(each), "unwrap"))
 
 
 def note_check(kind: Any) -> None:

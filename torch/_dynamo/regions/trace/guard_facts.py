@@ -22,13 +22,15 @@ from torch._dynamo.regions.trace.objects import (
     contains,
     exact_key,
     has_attribute,
+    holds_nan,
     is_a,
     keys_key,
     keys_of,
     length_of,
     own_attributes,
 )
-from torch._guards import Source
+from torch._dynamo.regions.trace.sources import WITHOUT_GUARDS
+from torch._guards import ChainedSource, Source
 from torch.utils._release import RELEASE
 
 
@@ -44,7 +46,7 @@ Fact = Callable[[Any, dict[str, Any]], Hashable]
 
 
 def _constant(value: Any, _: Any) -> Hashable:
-    if type(value) is float and value != value:
+    if holds_nan(value):
         return id(value)  # containers find it by its identity
     try:
         return exact_key(value) or constant_key(value)
@@ -215,6 +217,29 @@ def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[S
         return GuardFact(source, kind, guard.create_fn, resolve(source), source in opaque)
     except Exception as e:
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}: {e}") from None
+
+
+def facts_of(guards: Iterable[Any], resolve: Callable[[Source], Any], opaque: Container[Source]) -> list[GuardFact]:
+    """The facts that ``guards``, a list for each source, state.  Raises CannotReuse like ``guard_fact``."""
+    found = (guard_fact(guard, resolve, opaque) for of_source in guards for guard in of_source)
+    return [fact for fact in found if fact is not None]
+
+
+def facts_without_guards(
+    sources: Iterable[Source], holds: Callable[[Source], bool], resolve: Callable[[Source], Any]
+) -> list[GuardFact]:
+    """The identities of the objects on the way to ``sources`` behind which Dynamo makes no guards: annotations, say.
+
+    Only those at sources that ``holds`` accepts.
+    """
+    found: dict[Source, None] = {}
+    for source in sources:
+        at: Any = source
+        while isinstance(at, ChainedSource):
+            if type(at) is WITHOUT_GUARDS and holds(at):
+                found[at] = None
+            at = at.base
+    return [GuardFact(source, "ID_MATCH", None, resolve(source), True) for source in found]
 
 
 def in_force(guards: Any, of_source: Iterable[Any]) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import functools
 import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
@@ -29,6 +30,13 @@ class RunsCode(Exception):
 def exact_key(value: Any) -> Hashable:
     """Key of a plain constant, by type and bits; None for anything else."""
     return constant_key(value) if type(value) in EXACT else None
+
+
+def holds_nan(value: Any) -> bool:
+    """Whether ``value`` is, or holds in tuples and lists, a number that equals nothing."""
+    if type(value) in (float, complex):
+        return bool(value != value)
+    return type(value) in (tuple, list, torch.Size) and any(map(holds_nan, value))
 
 
 def is_a(value: Any, kind: Any) -> bool:
@@ -242,6 +250,10 @@ def keys_key(keys: Iterable[Any]) -> Hashable:
     return found if {*map(type, found)} <= _NAMES else tuple(exact_key(key) or id(key) for key in found)
 
 
+# What Dynamo reads of a cached function without a guard.
+_NAMED = ("__name__", "__qualname__", "__doc__", "__module__")
+
+
 def unguarded_state(value: Any) -> Hashable:
     """What tracing may read of an object without a guard: class, own attributes, keys, hooks, absent parameters.
 
@@ -259,6 +271,8 @@ def unguarded_state(value: Any) -> Hashable:
     if issubclass(kind, (dict, set, frozenset)):
         # In order, since no guard compares the order; a key that is no constant is compared by identity.
         return id(kind), names, keys_key(keys_of(value))
+    if kind is functools._lru_cache_wrapper:
+        return id(kind), names, tuple(exact_key(name) or id(name) for name in map(own.get, _NAMED))
     if not issubclass(kind, torch.nn.Module) or own is None:
         return id(kind), names
     held = [(name, own[name]) for name in _HOOKS if name in own]

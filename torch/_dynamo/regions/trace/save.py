@@ -20,7 +20,7 @@ from torch._dynamo.regions.policies import context_fns, is_its_code
 from torch._dynamo.regions.trace.deferred import Deferred
 from torch._dynamo.regions.trace.effects import write_effects
 from torch._dynamo.regions.trace.fingerprint import Arguments
-from torch._dynamo.regions.trace.guard_facts import guard_fact, in_force
+from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
 from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.read_set import (
@@ -173,8 +173,8 @@ def _condition(
     sources = list(dict.fromkeys((*sources, *cells)))
     check_kinds(tx, looked_at)
     check_steps(sources)
-    opaque = _opaque_functions(tx, guarded, resolve)
-    facts = [fact for s in guarded for guard in known[s] if (fact := guard_fact(guard, resolve, opaque)) is not None]
+    unguarded = facts_without_guards(sources, behind.holds, resolve)
+    facts = [*facts_of(map(known.get, guarded), resolve, _opaque_functions(tx, guarded, resolve)), *unguarded]
     tracked = _tracked(tx, _values(sources, resolve))
     # Add the source by which Dynamo knows each object: in another call, one object must be at both sources.
     sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
@@ -209,14 +209,19 @@ def _condition(
 
 
 def _opaque_functions(tx: InstructionTranslatorBase, sources: list[Source], resolve: Resolver) -> set[Source]:
-    """Sources of the Python functions that Dynamo put into the graph untraced: their code does not determine them."""
+    """Sources of the Python functions that Dynamo did not trace, or not all of: their code does not determine them.
+
+    It puts a function into the graph as it is, runs it for a constant, or reads a wrapper's name without a guard.
+    """
     trackers = tx.output.variable_tracker_cache
     known = ((s, tracker.unwrap()) for s in sources if (tracker := dict.get(trackers, s)) is not None)
-    return {
-        s
-        for s, tracker in known
-        if isinstance(tracker, variables.TorchInGraphFunctionVariable) and type(resolve(s)) is types.FunctionType
-    }
+    return {s for s, tracker in known if _is_opaque(tracker) and type(resolve(s)) is types.FunctionType}
+
+
+def _is_opaque(tracker: VariableTracker) -> bool:
+    wraps = any(base.__name__ == "WrapperUserFunctionVariable" for base in type(tracker).__mro__)
+    run = getattr(tracker, "is_constant", False) is True  # under assume_constant_result
+    return wraps or run or isinstance(tracker, variables.TorchInGraphFunctionVariable)
 
 
 def _guards_by_source(tx: InstructionTranslatorBase) -> dict[Source, list[Any]]:

@@ -109,6 +109,8 @@ if RELEASE >= (2, 15):
         # Reading its value waits for a collective.
         sources.UnwrapCollectiveTensorSource,
     )
+# The kind of source behind which Dynamo makes no guards.
+WITHOUT_GUARDS: Any = sources.SkipGuardSource
 STEPS: dict[Any, Step] = {kind: step for step, kinds in _BY_KIND.items() for kind in kinds}
 
 
