@@ -185,6 +185,11 @@ class InvokeSubgraphCache(HopSubgraphCache):
         """Entries of calls with this fingerprint, latest use first."""
         return list(self.buckets.get(bucket, ()))
 
+    def buckets_of(self, function: Any) -> list[Any]:
+        """Fingerprints of the entries of ``function``, latest use first."""
+        entries = reversed(self.by_function.get(function, {}).values())
+        return [each.bucket for entry in entries for each in (entry, *entry.others)]
+
     def knows(self, function: Any) -> bool:
         """Whether ``function`` has an entry."""
         return bool(self.by_function.get(function))

@@ -64,6 +64,7 @@ def test_three_reasons(tmp_path):
     assert {call["miss"] for call in compiled["calls"]} == {None, "ARGUMENTS_DIFFER", "GUARD_FAILS"}
     assert "RANDOM" in compiled["left_out"]
     assert "self.layers[3].scale is 0.2, self.layers[1].scale is 0.1" in said
+    assert "self.layers[1] called at" in said and "requires_grad True, False in the earlier call" in said
     assert "hold it as a tensor" in said
 
 

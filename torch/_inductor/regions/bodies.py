@@ -38,7 +38,7 @@ def prepare(subgraph: Any, examples: list[Any]) -> None:
 
 
 def _resolve_conj(module: torch.fx.GraphModule) -> None:
-    """Makes a body return no tensor with the conj bit: its caller is told of memory, which does not hold the bit."""
+    """Makes a body return no tensor with the conj bit: Inductor passes on memory, which does not hold the bit."""
     output = module.graph.output_node()
     for node in output.all_input_nodes:
         value = node.meta.get("val")

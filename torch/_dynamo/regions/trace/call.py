@@ -26,6 +26,7 @@ from torch._dynamo.regions.frame import PerFrame, RegionCall
 from torch._dynamo.regions.options import verifying
 from torch._dynamo.regions.outcomes import CannotReuse, Outcome, ReuseMissReason
 from torch._dynamo.regions.trace.deferred import DeferredConstant, OpenedTuples, defer_list, deferred_type, hold
+from torch._dynamo.regions.trace.differences import arguments_differ
 from torch._dynamo.regions.trace.events import RECORDERS
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.flat import trace_flat
@@ -318,7 +319,11 @@ def _find(
     if not cache.knows(arguments.function):
         return None
     try:
-        found = find(tx, arguments, [e for e in cache.find(bucket) if e.call.graph is tx.output.graph])
+        found: Match | CannotReuse
+        if entries := [e for e in cache.find(bucket) if e.call.graph is tx.output.graph]:
+            found = find(tx, arguments, entries)
+        else:
+            found = arguments_differ(bucket, cache.buckets_of(arguments.function))
     except Exception:
         if verifying():
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,16 +16,26 @@ if TYPE_CHECKING:
     from torch._guards import Source
 
 
+# Longer values of constants say less than they take.
+_LONGEST = 60
+
+
 class ArgumentValue(NamedTuple):
     """A constant among the arguments, by its number in their order."""
 
     number: int
+
+    def __str__(self) -> str:
+        return f"constant {self.number + 1} of the arguments"
 
 
 class SourceValue(NamedTuple):
     """The constant at a source."""
 
     source: Source
+
+    def __str__(self) -> str:
+        return self.source.name
 
 
 class BindingValue(NamedTuple):
@@ -67,3 +78,23 @@ def value_of(expression: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(expression, Applied):
         return expression.fn(*(value_of(part, leaf) for part in expression.parts))
     return leaf(expression) if isinstance(expression, (ArgumentValue, SourceValue, BindingValue)) else expression
+
+
+def constant_text(key: Any) -> str:
+    """The constant that has ``key``, or the key if it has no short text."""
+    kind, value = key if isinstance(key, tuple) and len(key) == 2 else (None, key)
+    return key_text(struct.unpack("<d", value)[0] if kind is float else value)
+
+
+def unlike_text(value: Any, key: Any) -> str:
+    """What a constant is, and what one that has ``key`` was in an earlier call."""
+    return f"{key_text(value)}, not {constant_text(key)}"
+
+
+def key_text(value: Any) -> str:
+    """A part of a key as text, shortened."""
+    if isinstance(value, tuple):
+        # A size is keyed by its kind and its value.
+        return "(" + ", ".join(key_text(each) for each in value) + ")"
+    text = repr(value) if isinstance(value, (str, bytes, int, float, bool, type(None))) else str(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -36,7 +36,7 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.regions.keys import constant_key, lifted_key
 from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissReason
 from torch._dynamo.regions.trace.containers import SubscriptPath
-from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, value_of
+from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, unlike_text, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
 from torch._dynamo.regions.trace.objects import EXACT, is_a, unguarded_state
@@ -77,7 +77,7 @@ class Match(NamedTuple):
 def find(
     tx: InstructionTranslatorBase, arguments: Arguments, entries: list[InvokeSubgraphReuseEntry]
 ) -> Match | CannotReuse:
-    """The first of ``entries`` that the call may reuse; else why the last one cannot be reused."""
+    """The first of ``entries`` (one or more) that the call may reuse; else why the last one cannot be reused."""
     resolve = resolver(tx)
     why = CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER)
     for entry in entries:
@@ -136,7 +136,7 @@ def _check_deferred(
     for expression, expected in specialized if entry.call.key is None else ():
         found = value(expression)
         if constant_key(found) != expected:
-            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression} is {found!r:.80}, not {expected!r:.80}")
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression}: {unlike_text(found, expected)}")
 
 
 def _follow(condition: Any, actions: GuardActions) -> list[SourceBinding]:
