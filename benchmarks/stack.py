@@ -189,7 +189,7 @@ def main() -> None:
         print(said[-1], flush=True)
     if options.out is not None:
         file = options.out / f"stack_{options.backend}.md"
-        file.write_text(f"{conditions()}\n\n" + "\n".join(said) + f"\n\n![flag over flat]({file.stem}.png)\n")
+        file.write_text(f"{conditions()}\n\n" + "\n".join(said) + f"\n\n![flag over stock flat]({file.stem}.png)\n")
         _picture(ratios, file.with_suffix(".png"))
 
 
