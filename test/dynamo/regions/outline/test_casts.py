@@ -83,6 +83,11 @@ class _Graph:
         return self.graph.call_function(target, operands)
 
 
+@torch.library.custom_op("torch_regions_casts::linear", mutates_args=())
+def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.linear(x, weight), weight)
+
+
 def _no_body(node):
     return None
 
@@ -100,9 +105,10 @@ def test_a_weight_that_one_operator_casts():
         lambda g: g.add(torch.mm, g.x, g.w),
         lambda g: g.add(torch.linalg.matrix_power, g.w, 2),
         lambda g: g.add(_unknown, g.w),
+        lambda g: g.add(torch.ops.torch_regions_casts.linear.default, g.x, g.w),
         lambda g: g.graph.output((g.w,)),
     ],
-    ids=["casts too", "composition", "unknown", "returned"],
+    ids=["casts too", "composition", "unknown", "operator of the program", "returned"],
 )
 def test_a_weight_that_something_else_may_cast(other):
     g = _Graph()
@@ -114,6 +120,7 @@ def test_a_weight_that_something_else_may_cast(other):
 
 def test_a_weight_that_one_operator_reads_twice():
     g = _Graph()
+    assert shares_cast(g.add(torch.ops.torch_regions_casts.linear.default, g.x, g.v), _no_body)
     assert shares_cast(g.add(torch.mm, g.w, g.w), _no_body)
     assert not shares_cast(g.add(torch.mm, g.x, g.x), _no_body)
 

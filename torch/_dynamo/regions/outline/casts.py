@@ -15,12 +15,11 @@ where the cache ends. There, no operator is in a region. Neither is a call that 
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.fx
-from torch.fx.operator_facts import aten_overloads, is_body, runs_its_bodies, target_name
+from torch.fx.operator_facts import aten_overloads, is_body, is_users_operator, runs_its_bodies, target_name
 
 
 Node = torch.fx.Node
@@ -73,15 +72,11 @@ def asks_to_keep(node: Node) -> bool | None:
 
 def shares_cast(node: Node, body: Body) -> bool:
     """Whether autocast, where it keeps casts, may use the cast that ``node`` makes of an operand once more."""
-    return any(
-        (how := _casts_of(node, operand, body)) is Casts.UNKNOWN
-        or (
-            how is Casts.ONCE
-            and any(_casts_of(u, operand, body) is not Casts.NEVER for u in operand.users if u is not node)
-        )
-        for operand in node.all_input_nodes
-        if _is_kept(operand)
-    )
+    for operand in filter(_is_kept, node.all_input_nodes):
+        how = _casts_of(node, operand, body)
+        if how is Casts.UNKNOWN or (how is Casts.ONCE and _is_cast_elsewhere(operand, node, body)):
+            return True
+    return False
 
 
 def call_shares_cast(call: Node, body: Body) -> bool:
@@ -91,14 +86,14 @@ def call_shares_cast(call: Node, body: Body) -> bool:
 
 
 def _is_kept(operand: Node) -> bool:
-    """Whether autocast would keep a cast of ``operand``: of a leaf in float32 that requires a gradient.
+    """Whether autocast would keep a cast of ``operand``: of a leaf in float32 that requires grad, and is no view.
 
-    AOTAutograd makes a leaf of each input.
+    AOTAutograd makes such a leaf of each input.
     """
     value = operand.meta.get("example_value")
     if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32 or not value.requires_grad:
         return False
-    return operand.op in ("placeholder", "get_attr") or value.is_leaf
+    return operand.op in ("placeholder", "get_attr") or (not value._is_view() and value.is_leaf)
 
 
 def _is_cast_elsewhere(operand: Node, here: Node, body: Body) -> bool:
@@ -115,7 +110,9 @@ def _times(node: Node, operand: Node) -> int:
 
 def _casts_of(node: Node, operand: Node, body: Body) -> Casts:
     value = operand.meta.get("example_value")
-    if node.op not in ("call_function", "call_method") or value is None or value.device.type not in _DEVICES:
+    if node.op not in ("call_function", "call_method") or is_users_operator(node):
+        return Casts.UNKNOWN
+    if value is None or value.device.type not in _DEVICES:
         return Casts.UNKNOWN
     how = _casts_in_body(node, operand, body) if runs_its_bodies(node) else _casts_by_name(target_name(node))
     return Casts.UNKNOWN if how is Casts.ONCE and _times(node, operand) > 1 else how
@@ -133,7 +130,6 @@ def _casts_in_body(node: Node, operand: Node, body: Body) -> Casts:
     return Casts.UNKNOWN if len(casts) > 1 else casts[0] if casts else Casts.NEVER
 
 
-@functools.cache
 def _casts_by_name(name: str) -> Casts:
     """``Casts`` of aten's operators called ``name``, by what the dispatcher knows of them.
 
