@@ -330,7 +330,7 @@ def _freedom(op: str, target: Any) -> tuple[_Freedom, int | None]:
     name = operator_facts.target_name(probe)
     if name.removesuffix("_") in operator_facts._DROPOUT_ARGUMENTS or target in operator_facts._HIDDEN_WRITES:
         return _Freedom.ASK, None
-    overloads = operator_facts._aten_overloads(name)
+    overloads = operator_facts.aten_overloads(name)
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         overloads = tuple(operator_facts._overloads(target))
         if any(o._schema.is_mutable for o in overloads if o._overloadname != "out" or len(overloads) == 1):
