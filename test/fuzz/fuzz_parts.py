@@ -151,8 +151,11 @@ BETWEEN: dict[str, str] = {
     "again": "h = ls[{j}](h)",
     "no_grad_call": "with torch.no_grad(): h = ls[{j}](h)",
     "autocast_call": "with torch.autocast('cpu', dtype=torch.bfloat16): h = ls[{j}](h).float()",
-    "autocast_half_call": "with torch.autocast('cpu', dtype=torch.float16): h = ls[{j}](h).float()",
-    "autocast_kept_call": "with torch.autocast('cpu', torch.bfloat16, True, True): h = ls[{j}](ls[{i}](h)).float()",
+    "autocast_calls": (
+        "with torch.autocast('cpu', torch.bfloat16): h = ls[{j}](h).float()\n"
+        "with torch.autocast('cpu', torch.float16): h = ls[{j} - 1](h).float()"
+    ),
+    "autocast_kept_call": "with torch.autocast('cpu', torch.bfloat16, True, True): h = ls[{j} - 1](ls[{j}](h)).float()",
     "eval": "ls[{j}].training = False",
     "weight": "h = h + ls[{j}].lin.weight.sum()",
     "write_weight": "with torch.no_grad(): ls[{j}].lin.weight.mul_(0.5)",

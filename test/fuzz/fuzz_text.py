@@ -176,7 +176,9 @@ class _Printer:
         else:
             listed_here = listing.replace("m.", "s.")
             forward += [f"ls = {listed_here}", "for i, l in enumerate(ls):"]
-            forward += [f"    if i == {b.at % program.layers}:\n            {self.between(b)}" for b in program.between]
+            for b in program.between:
+                lines = [f"    if i == {b.at % program.layers}:", *self.between(b).split("\n")]
+                forward.append("\n            ".join(lines))
             forward.append("    " + self.call("l"))
         forward += [*self.root_lines(before=False), "return h"]
         lines = [
