@@ -226,14 +226,14 @@ def _of(layer: type[torch.nn.Module]) -> Row:
     return lambda layers: (Decoder(layers, _called, layer), _ids())
 
 
-ROWS["dropout"] = _of(_Dropout)
-ROWS["drop path"] = _of(_DropPath)
-ROWS["autocast inside"] = _of(_AutocastInside)
-ROWS["cond inside"] = _of(_Cond)
-ROWS["autograd.Function inside"] = _of(_Function)
-ROWS["custom operator inside"] = _of(_CustomOperator)
-ROWS["weight_norm"] = _of(_WeightNorm)
-ROWS["adapters (LoRA)"] = _of(_Lora)
+row("dropout")(_of(_Dropout))
+row("drop path")(_of(_DropPath))
+row("autocast inside")(_of(_AutocastInside))
+row("cond inside")(_of(_Cond))
+row("autograd.Function inside")(_of(_Function))
+row("custom operator inside")(_of(_CustomOperator))
+row("weight_norm")(_of(_WeightNorm))
+row("adapters (LoRA)")(_of(_Lora))
 
 
 class _Around(torch.nn.Module):

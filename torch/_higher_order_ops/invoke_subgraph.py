@@ -109,7 +109,7 @@ def _forward(ctx: Any, subgraph: Any, identifier: str, output_metadata: Any, *op
 @replaces("InvokeSubgraphAutogradOp.backward")
 @staticmethod
 def _backward(ctx: Any, *grad_outs: Any) -> Any:
-    from torch._higher_order_ops.region_gradients import gradients
+    from torch._higher_order_ops.missing_gradients import gradients
 
     # See Note [A result without a gradient]
     return gradients(ctx, grad_outs, stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphAutogradOp.backward"))

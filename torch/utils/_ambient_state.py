@@ -50,6 +50,11 @@ def _precision(setting: tuple[str, str]) -> str:
     return "ieee" if found == "none" else found
 
 
+def autocast_dtypes() -> tuple[torch.dtype, ...]:
+    """For each device, what autocast casts to, or would if it were on."""
+    return tuple(map(torch.get_autocast_dtype, _AUTOCAST_DEVICES))
+
+
 def _autocasts() -> tuple[Hashable, ...]:
     return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _AUTOCAST_DEVICES)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.invoke_subgraph import _next_invoke_subgraph_call_id
-from torch._higher_order_ops.region_gradients import name_of_forward
+from torch._higher_order_ops.missing_gradients import name_of_forward
 from torch.fx import GraphModule, Node
 
 

@@ -52,8 +52,8 @@ def keeping_casts(nodes: Sequence[Node]) -> dict[int, Node]:
     # The settings of the autocasts that are open, and of the switches that stand alone.
     asked: list[tuple[Node, bool]] = []
     for i, node in enumerate(nodes):
-        if asks_to_keep(node) is not None:
-            asked.append((node, asks_to_keep(node) is True))
+        if (keep := asks_to_keep(node)) is not None:
+            asked.append((node, keep))
         elif node.target is torch.amp._exit_autocast:
             asked = [each for each in asked if each[0] is not node.args[0]]
         elif node.target is torch.set_autocast_cache_enabled:

@@ -20,7 +20,7 @@ and autograd sees it as one function. Hence, for a run of nodes [start, end):
    metadata that every node of the body saw.) A vmap is a span from the push of its level to the pop. The exception is
    stated in Note [A region may write to an input].
 4. A result that requires grad reaches the backward, as far as the graph shows. Others would give the body a backward of
-   its own: Note [A result without a gradient] in torch/_higher_order_ops/region_gradients.py.
+   its own: Note [A result without a gradient] in torch/_higher_order_ops/missing_gradients.py.
 5. A tensor whose number is known when it is traced (``torch.tensor(2)``) is no result, and an operand only of
    elementwise operators. Others (``x[k]``) may ask for the number, and a body does not know its operands' numbers.
 

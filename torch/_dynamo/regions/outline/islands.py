@@ -47,7 +47,8 @@ def autocasts_of(first: Node, began_with: dict[str, torch.dtype]) -> list[tuple[
         entered = {device: (dtype, True) for device, dtype in began_with.items()}
     kept = None
     for node in open_autocasts(first):
-        kept = asks_to_keep(node) if asks_to_keep(node) is not None else kept
+        if (keep := asks_to_keep(node)) is not None:
+            kept = keep
         device, dtype, enabled = _arguments(node)
         if dtype is None and device in entered:
             dtype = entered[device][0]

@@ -87,12 +87,7 @@ def illegal_nodes(
             if asks_to_keep(node):
                 illegal[i] = IllegalReason.KEEPS_CASTS
             continue
-        now = state(node)
-        reason = _illegal_by_state(view, i, now)
-        if reason is None and now is not None and now.autocast and i in view.keeping_casts:
-            lone = view.keeping_casts[i].target is not torch.amp._enter_autocast
-            if lone or now.began_in_autocast or shares_cast(node, body):
-                reason = IllegalReason.KEEPS_CASTS
+        reason = _illegal_by_state(view, i, state(node), body)
         if reason := reason or _illegal_alone(node, i in view.writes, illegal_bodies):
             illegal[i] = reason
     # Latest first, so that one sweep reaches every node that a gradient goes through.
@@ -105,14 +100,18 @@ def illegal_nodes(
     return illegal
 
 
-def _illegal_by_state(view: GraphView, i: int, state: NodeState | None) -> IllegalReason | None:
+def _illegal_by_state(view: GraphView, i: int, state: NodeState | None, body: Body) -> IllegalReason | None:
     if is_bracket(view.nodes[i]):
         return None
     if state is None:
         return IllegalReason.UNKNOWN_TARGET
     if not state.others or not (state.attention or i in view.switches.choosing):
         return IllegalReason.OTHER_STATE
-    return None
+    if not state.autocast or i not in view.keeping_casts:
+        return None
+    lone = view.keeping_casts[i].target is not torch.amp._enter_autocast
+    shared = lone or state.began_in_autocast or shares_cast(view.nodes[i], body)
+    return IllegalReason.KEEPS_CASTS if shared else None
 
 
 def _illegal_alone(

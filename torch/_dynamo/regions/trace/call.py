@@ -39,7 +39,7 @@ from torch._dynamo.regions.trace.verify import expected_state, note_operators, v
 from torch._dynamo.source import GlobalSource
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch.fx import traceback
-from torch.utils._ambient_state import global_state_key
+from torch.utils._ambient_state import autocast_dtypes, global_state_key
 
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-_AUTOCAST_DEVICES = tuple(torch._C._autocast_supported_devices())
 # Whether the frame is traced for an export.
 _EXPORTED: PerFrame[bool] = PerFrame(lambda output: bool(output.export or config.install_free_tensors))
 
@@ -292,7 +291,7 @@ def _symbolic_state(tx: InstructionTranslatorBase) -> Hashable:
         # What a bare ``raise`` or sys.exc_info() sees.
         tuple(tx.exn_vt_stack[i] for i in range(len(tx.exn_vt_stack))),
         # What autocast would cast to. While it is off, only the program asks.
-        tuple(map(torch.get_autocast_dtype, _AUTOCAST_DEVICES)),
+        autocast_dtypes(),
         # Annotations that Dynamo adds to the operators that it records.
         repr(traceback.current_meta.get("custom")),
     )

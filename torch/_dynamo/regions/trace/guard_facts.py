@@ -8,6 +8,7 @@ without a decision is refused, and a test names it.  No function here runs the p
 from __future__ import annotations
 
 import enum
+import itertools
 import types
 from collections.abc import Callable, Container, Hashable, Iterable
 from typing import Any, cast
@@ -30,7 +31,8 @@ from torch._dynamo.regions.trace.objects import (
     own_attributes,
 )
 from torch._dynamo.regions.trace.sources import WITHOUT_GUARDS
-from torch._guards import ChainedSource, Source
+from torch._dynamo.regions.trace.substitution import chain_of
+from torch._guards import Source
 from torch.utils._release import RELEASE
 
 
@@ -232,13 +234,8 @@ def facts_without_guards(
 
     Only those at sources that ``holds`` accepts.
     """
-    found: dict[Source, None] = {}
-    for source in sources:
-        at: Any = source
-        while isinstance(at, ChainedSource):
-            if type(at) is WITHOUT_GUARDS and holds(at):
-                found[at] = None
-            at = at.base
+    ways = itertools.chain.from_iterable(map(chain_of, sources))
+    found = dict.fromkeys(at for at in ways if type(at) is WITHOUT_GUARDS and holds(at))
     return [GuardFact(source, "ID_MATCH", None, resolve(source), True) for source in found]
 
 
