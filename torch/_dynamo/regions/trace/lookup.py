@@ -239,7 +239,7 @@ def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCo
         if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, actions.substitution(source).name)
     for source in found.checks.numbers:
-        if actions(source) is GuardAction.REINSTALL:
+        if actions(source) in (GuardAction.REINSTALL, GuardAction.UNDER_ALIAS):
             _check_constant(tx, actions, source)
     for source in condition.indices:
         if actions(source) is GuardAction.REINSTALL and not lifted_key(actions.value(source)):

@@ -13,7 +13,7 @@ from torch._dynamo.regions.size_history import SIZE_HISTORY
 from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.state import value_key
-from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardActions
+from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardAction, GuardActions
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import InvokeSubgraphReuseEntry, Source
 
@@ -80,7 +80,11 @@ def value_at(at: Callable[[Source], Any], source: Source) -> Any:
 def build_as_traced(
     tx: InstructionTranslatorBase, actions: GuardActions, source: Source, **options: bool
 ) -> VariableTracker:
-    """The tracker that tracing the call would build of the value at the substituted ``source``."""
+    """The tracker that tracing the call would build of the value at the substituted ``source``.
+
+    Behind an object that the frame knows by another source, tracing goes on at that source, where a number may have
+    a symbol.
+    """
     from torch._dynamo.variables.builder import VariableBuilder
 
     binding = actions.substitution.binding(source)
@@ -88,7 +92,9 @@ def build_as_traced(
         return binding.tracker
     value = value_at(actions.value, source) if binding.value is UNKNOWN else binding.value
     with SIZE_HISTORY.of(tx.output).as_asked_for(source.name):
-        binding.tracker = VariableBuilder(tx, actions.substitution.of(binding), **options)(value)
+        behind = actions(source) is GuardAction.UNDER_ALIAS
+        at = actions.behind_known(source) if behind else actions.substitution.of(binding)
+        binding.tracker = VariableBuilder(tx, at, **options)(value)
     return binding.tracker
 
 
