@@ -266,7 +266,7 @@ def test_an_operand_that_is_saved_for_the_backward_is_taken_from_the_caller():
 
 
 def test_random_numbers_of_a_region_are_those_of_the_program():
-    """Operators that draw them stay in the graph around the bodies, in their order: one mask, also in the backward."""
+    """One mask, also in the backward, and the next number of the generator."""
 
     @region
     def r(x):

@@ -106,6 +106,14 @@ def test_an_operator_that_may_draw_random_numbers_stays_outside_of_bodies():
     assert marked == flat
 
 
+def test_the_seeds_of_bodies_are_taken_at_once():
+    """A call is given a slice of the graph's seeds, which may begin in the middle of the buffer."""
+    flat, marked = programs()["dropout"]["flat"], programs()["dropout"]["marked"]
+    assert marked["bodies"] == 1 and not marked["wrong"]
+    for what in ("operators", "launches", "copies"):
+        assert marked[what] == flat[what]
+
+
 def test_each_cuda_graph_is_made_of_the_same():
     """mode="reduce-overhead": no further partition, constant, input that is copied in or written to, and none is skipped.
 

@@ -51,6 +51,11 @@ def _flash(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return result.transpose(1, 2).reshape(2, 16, 64) + x
 
 
+def _dropped(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = torch.nn.functional.dropout((x @ weight).relu(), 0.5) + x
+    return torch.nn.functional.dropout(x.sin(), 0.1) * torch.rand_like(x)
+
+
 def _softmax(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     queries = (x @ weight).view(2, 16, 4, 16).transpose(1, 2)
     scores = (queries @ queries.transpose(-2, -1)).div(4.0).softmax(-1)
@@ -71,6 +76,7 @@ PROGRAMS: dict[str, tuple[Any, Any, tuple[int, ...], torch.dtype]] = {
     "copied rows": (_waves, _copied_rows, (3, 7, 9), torch.float32),
     "copied rows in bfloat16": (_waves, _copied_rows, (3, 7, 9), torch.bfloat16),
     "written rows": (_written, _copied_rows, (3, 7, 9), torch.float32),
+    "dropout": (_dropped, _chain, (2, 16, 64), torch.float32),
     "flash attention": (_flash, _chain, (2, 16, 64), torch.bfloat16),
     "attention pattern": (_softmax, _chain, (2, 16, 64), torch.float32),
 }

@@ -9,7 +9,7 @@ class Block(torch.nn.Module):
         super().__init__()
         self.norm = torch.nn.LayerNorm(8)
         self.linear = torch.nn.Linear(8, 8)
-        self.drop = torch.nn.Dropout(dropout)
+        self.drop = torch.nn.AlphaDropout(dropout)  # no region may hold its draw
         self.scale = scale
 
     def forward(self, x):

@@ -11,8 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import compiling, has_regions
+from torch._functorch._aot_autograd.region_seeds import (
+    calls_with_bodies,
+    draws,
+    give_seeds,
+    is_partitioning_body,
+    merge_seeds,
+    take_seeds,
+)
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
 from torch._higher_order_ops.region_metadata import has_calls
 from torch._inductor import config
@@ -62,3 +71,23 @@ def _compile_fx_inner(
     compile_it = stock("torch._inductor.compile_fx:_compile_fx_inner")
     with compiling(has_regions() or _calls_regions(gm)):
         return compile_it(gm, example_inputs, compile_region_name, **graph_kwargs)
+
+
+@replaces
+def _recursive_joint_graph_passes(
+    gm: GraphModule, skip_invoke_subgraph: bool = False, input_device: torch.device | None = None
+) -> GraphModule:
+    run_passes = stock("torch._inductor.compile_fx:_recursive_joint_graph_passes")
+    gm = run_passes(gm, skip_invoke_subgraph, input_device)
+    # See Note [A body is given its seeds]
+    for _, name, body in calls_with_bodies(gm):
+        if skip_invoke_subgraph and not name.startswith("partitioned_") and draws(body):
+            # The partitioner was not given this body, through which no gradient flows.
+            body = _recursive_joint_graph_passes(body, False, input_device)
+            setattr(gm, name, body)
+        take_seeds(body)
+    give_seeds(gm)
+    merge_seeds(gm)
+    if is_partitioning_body():
+        take_seeds(gm)
+    return gm

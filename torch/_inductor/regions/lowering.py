@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
+from torch._functorch._aot_autograd.region_seeds import SEEDS, example_of_seeds
 from torch._inductor import config, ir
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.regions.bodies import prepare
@@ -41,7 +42,15 @@ def _configured(subgraph: Any) -> AbstractContextManager[Any]:
 
 
 def _example_operands(subgraph: Any) -> list[Any]:
-    """The operands of the call being lowered, as fake tensors with their eager strides."""
+    """The operands of the call being lowered, as fake tensors with eager strides; seeds as the body takes them."""
+    taken = subgraph.graph_module.graph.find_nodes(op="placeholder")
+    values = _values_of_operands(subgraph, [placeholder.meta.get("val") for placeholder in taken])
+    if any(SEEDS in placeholder.meta for placeholder in taken):
+        values = [example_of_seeds(t) if SEEDS in t.meta else value for t, value in zip(taken, values, strict=True)]
+    return values
+
+
+def _values_of_operands(subgraph: Any, taken: list[Any]) -> list[Any]:
     node = V.graph.current_node
     effect = node.target is torch.ops.higher_order.with_effects
     if eager := node.meta.get("eager_input_vals"):
@@ -49,7 +58,6 @@ def _example_operands(subgraph: Any) -> list[Any]:
     operands = node.args[4 if effect else 2 :]
     values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
     # The body's metadata is valid for the strides of its inputs; the strides of this call may have changed since.
-    taken = [placeholder.meta.get("val") for placeholder in subgraph.graph_module.graph.find_nodes(op="placeholder")]
     alike = len(taken) == len(values) and all(map(_differ_in_strides_only, taken, values))
     return taken if alike else values
 

@@ -148,7 +148,7 @@ def _flagged(model, *args):
 
 class Dropped(Block):
     def forward(self, x):
-        return PLAIN(lambda t: torch.nn.functional.dropout(self.norm(self.linear(t)), 0.5) + t, x)
+        return PLAIN(lambda t: torch.nn.functional.alpha_dropout(self.norm(self.linear(t)), 0.5, True) + t, x)
 
 
 class Counting(Block):
@@ -182,7 +182,7 @@ def counts(ctx, op, *args, **kwargs):
 
 
 REFUSED = {
-    "dropout": (Dropped, IllegalReason.RANDOM),
+    "a draw": (Dropped, IllegalReason.RANDOM),
     "a buffer is written": (Counting, IllegalReason.BROKEN_SPAN),
     "autocast": (InAutocast, IllegalReason.OTHER_STATE),
     "a policy with a memory": (_class(selective(counts)), IllegalReason.UNKNOWN_POLICY),

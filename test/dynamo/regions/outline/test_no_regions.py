@@ -36,7 +36,7 @@ class _Random(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.drops = torch.nn.ModuleList(torch.nn.Dropout(0.5) for _ in range(6))
+        self.drops = torch.nn.ModuleList(torch.nn.AlphaDropout(0.5) for _ in range(6))
 
     def forward(self, x):
         for drop in self.drops:
@@ -57,7 +57,7 @@ class _Sequence(torch.nn.Module):
 
 @region
 def draws(x):
-    return torch.rand_like(x)
+    return torch.nn.functional.alpha_dropout(x, 0.5, True)
 
 
 @region

@@ -6,9 +6,10 @@ operators in its bodies may. Two such operators are equal if their bodies are eq
 
 - The key of a body consists of its operators in recorded order, each by its own key (regions/keys.py), of its wiring,
   and of its inputs and outputs. Names are not part of it.
-- A body may be in a region if all of its operators may: none draws random numbers, has an effect, runs under a state
-  other than that of the operator that runs the body, or writes to a value from outside the body. The life of a written
-  value lies in the body; otherwise the body is in no region.
+- A body may be in a region if all of its operators may: none has an effect, runs under a state other than that of the
+  operator that runs the body, writes to a value from outside the body, or draws random numbers that could be others in
+  a region (Note [Random numbers in a body]). The life of a written value lies in the body; otherwise the body is in no
+  region.
 - All metadata of a body besides its graph must be known. For a checkpoint this is the function that says what is saved:
   the program's own code, which AOTAutograd runs for each operator. If many calls share a body, AOTAutograd runs it once
   for all of them. So it must be known to return the same each time: Note [A policy that only looks].

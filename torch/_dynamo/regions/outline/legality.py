@@ -7,8 +7,7 @@ harmless; every refusal has a reason.
 The classification answers three questions about each node:
 
 - Is its target one of torch's pure tensor operators (``operator_class``)?
-- Does it draw random numbers (``draws_random_numbers``)? Such a node is never outlined, so that its index in the stream
-  of random numbers, and its seed under Inductor, are those of the flat graph.
+- Does it draw random numbers (``draws_random_numbers``) that would be others in a body (draws.py)?
 - Does it write, or have an effect on, one of its operands (``written_operands``)?
 
 An operator that runs bodies is legal if all operators in them are (bodies.py).
@@ -24,6 +23,7 @@ from typing import NamedTuple
 import torch
 import torch.fx
 from torch._dynamo.regions.outline.casts import Body, asks_to_keep, shares_cast
+from torch._dynamo.regions.outline.draws import idle_draws, is_free_draw
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch.fx.operator_facts import (
     OperatorClass,
@@ -45,7 +45,7 @@ class IllegalReason(enum.Enum):
 
     UNKNOWN_TARGET = "its target is not one of torch's pure tensor operators"
     NO_RESULT = "it is run for an effect that is not known: no result, and nothing written"
-    RANDOM = "it draws random numbers"
+    RANDOM = "it draws random numbers, which could be others in a body"
     UNKEYABLE = "it cannot be keyed"
     NOT_A_TENSOR_OR_SIZE = "its result is neither a tensor nor a size, nor a tuple of them"
     OTHER_STATE = "it runs under another choice of kernels than the frame began with"
@@ -90,6 +90,8 @@ def illegal_nodes(
         reason = _illegal_by_state(view, i, state(node), body)
         if reason := reason or _illegal_alone(node, i in view.writes, illegal_bodies):
             illegal[i] = reason
+    for i in idle_draws(view):
+        illegal.setdefault(i, IllegalReason.RANDOM)
     # Latest first, so that one sweep reaches every node that a gradient goes through.
     differentiated: set[int] = set()
     for i in range(len(view.nodes) - 1, -1, -1):
@@ -124,7 +126,7 @@ def _illegal_alone(
             return reason
     elif operator_class(node) is not OperatorClass.PURE:
         return IllegalReason.UNKNOWN_TARGET
-    if draws_random_numbers(node):
+    if draws_random_numbers(node) and not is_free_draw(node):
         return IllegalReason.RANDOM
     if writes and writes_a_list(node):
         return IllegalReason.WRITES_A_LIST

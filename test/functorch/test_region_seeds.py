@@ -1,0 +1,247 @@
+"""Note [A body is given its seeds]: random numbers in a body are those of the program without regions, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from testing.seeded_graphs import SeededBackend
+from torch import nn
+from torch._inductor import inductor_prims
+from torch.utils.checkpoint import checkpoint
+
+
+region = torch.compiler.nested_compile_region
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _layer(x, w):
+    return x + F.dropout(F.gelu(F.dropout(x @ w, 0.3)) @ w.t(), 0.2)
+
+
+def _dropout(x, weights, mark):
+    layer = mark(_layer)
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
+def _draws_around(x, weights, mark):
+    layer = mark(_layer)
+    x = F.dropout(x, 0.1)
+    for i, w in enumerate(weights):
+        x = layer(x, w)
+        if i == 1:
+            x = x * torch.rand(8)
+    return F.dropout(x, 0.4)
+
+
+def _attention(x, weights, mark):
+    def layer(x, w):
+        x = x.view(1, 2, 2, 8)
+        return F.scaled_dot_product_attention(x @ w, x, x, dropout_p=0.3).view(4, 8) + torch.randn(8)
+
+    layer = mark(layer)
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
+def _checkpoint(x, weights, mark):
+    layer = mark(lambda x, w: checkpoint(_layer, x, w, use_reentrant=False))
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
+def _nested(x, weights, mark):
+    inner = mark(lambda x, w: F.dropout(torch.relu(x @ w), 0.5) + x.sin())
+    outer = mark(lambda x, w: inner(inner(x, w).cos(), w) * torch.rand_like(x))
+    for w in weights:
+        x = outer(x, w)
+    return x
+
+
+def _twice_on_the_same(x, weights, mark):
+    layer = mark(lambda x: F.dropout(x.sin() * 2 + 1, 0.5).cos())
+    return layer(x) + layer(x) + layer(x) * weights[0].sum()
+
+
+def _nested_twice_on_the_same(x, weights, mark):
+    inner = mark(lambda x: F.dropout(x.sin() * 2 + 1, 0.5).cos())
+    outer = mark(lambda x, w: inner(x) * w.sum() + inner(x).exp() + x)
+    for w in weights:
+        x = outer(x, w)
+    return x
+
+
+def _without_gradient(x, weights, mark):
+    layer = mark(_layer)
+    with torch.no_grad():
+        y = x
+        for w in weights:
+            y = layer(y, w)
+    z = x.detach()
+    for w in weights:
+        x, z = layer(x, w), layer(z, w.detach())
+    return x * y + z
+
+
+def _kinds(x, weights, mark):
+    def layer(x, w):
+        x = F.dropout((x @ w).double(), 0.5).float() + torch.rand_like(x) * torch.randn_like(x)
+        return x + torch.rand(8) + torch.randn(4, 1)
+
+    layer = mark(layer)
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
+def _nobody_reads(x, weights, mark):
+    def layer(x, w):
+        F.dropout(x, 0.5)
+        return F.dropout((x @ w).relu(), 0.5) * 2, F.dropout(x.cos(), 0.1)
+
+    layer = mark(layer)
+    for w in weights:
+        x, _ = layer(x, w)
+    layer(x, weights[0])
+    return F.dropout(x + torch.zeros_like(layer(x, weights[1])[0]), 0.5)
+
+
+def _draws_that_run_in_place(x, weights, mark):
+    def layer(x, w):
+        keep = torch.empty(4, 1).bernoulli_(0.6)
+        return F.dropout(x @ w, 0.3) * keep + torch.empty_like(x).exponential_() + F.alpha_dropout(x, 0.1)
+
+    layer = mark(layer)
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
+PROGRAMS = [
+    _dropout,
+    _draws_around,
+    _attention,
+    _checkpoint,
+    _nested,
+    _twice_on_the_same,
+    _nested_twice_on_the_same,
+    _without_gradient,
+    _kinds,
+    _nobody_reads,
+    _draws_that_run_in_place,
+]
+# Without gradients, stock's AOTAutograd refuses a checkpoint that draws.
+CASES = [(p, grad) for p in PROGRAMS for grad in (True, False) if grad or p is not _checkpoint]
+
+
+def _run(program, backend, *, grad, mark=False, flag=False):
+    """Two steps, each from a seed: results, gradients, and what the generator gives next."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    weights = [torch.randn(8, 8).mul_(0.4).requires_grad_(grad) for _ in range(4)]
+    x = torch.randn(4, 8, requires_grad=grad)
+    found = []
+    with torch._dynamo.config.patch(use_graph_deduplication=flag):
+
+        def run(x, weights):
+            return program(x, weights, region if mark else lambda layer: layer)
+
+        compiled = torch.compile(run, backend=backend, fullgraph=True)
+        for step in range(2):
+            torch.manual_seed(9 + step)
+            result = compiled(x, weights)
+            found.append(result.detach().clone())
+            if grad:
+                found += torch.autograd.grad(result.square().sum(), [x, *weights], allow_unused=True)
+            found.append(torch.rand(3))
+    return found
+
+
+def _equal(found, wanted):
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None and other is None) or torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("program", "grad"), CASES)
+def test_numbers_from_seeds_are_those_of_flat(program, grad):
+    wanted = _run(program, SeededBackend(), grad=grad)
+    for how in ({"mark": True}, {"flag": True}, {"mark": True, "flag": True}):
+        _equal(_run(program, SeededBackend(), grad=grad, **how), wanted)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(("program", "grad"), CASES)
+def test_numbers_drawn_in_place_are_those_of_flat(program, grad, backend):
+    wanted = _run(program, backend, grad=grad)
+    _equal(_run(program, backend, grad=grad, mark=True, flag=True), wanted)
+
+
+@pytest.mark.parametrize("program", [_draws_around, _nested, _checkpoint])
+def test_inductors_kernels_draw_what_they_draw_flat(program):
+    wanted = _run(program, "inductor", grad=True)
+    found = _run(program, "inductor", grad=True, mark=True, flag=True)
+    # Kernels are fused in another way around a call, so sums of gradients may be rounded in another way.
+    torch.testing.assert_close(found, wanted)
+
+
+def test_all_seeds_are_taken_at_once_and_no_mask_is_saved():
+    backend, flat = SeededBackend(), SeededBackend()
+    _run(_draws_around, flat, grad=True)
+    _run(_draws_around, backend, grad=True, mark=True)
+    for each in (backend, flat):
+        assert each.count(inductor_prims.seeds) == [1, 0]
+    forward = backend.graphs[0]
+    (seeds,) = forward.graph.find_nodes(op="call_function", target=inductor_prims.seeds)
+    assert seeds.args[0] == 2 * 4 + 3
+    calls = forward.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
+    passed = [call.args[-1].args[2:] for call in calls]  # a slice of the seeds: where it begins and ends
+    assert passed == [(1, 3), (3, 5), (6, 8), (8, 10)]
+    assert _bytes_saved(forward) == _bytes_saved(flat.graphs[0])
+
+
+def _bytes_saved(forward):
+    """Bytes that the graph returns beside its inputs, of each memory once."""
+    (returned,) = forward.graph.output_node().args
+    given = {n.meta["val"].untyped_storage()._cdata for n in forward.graph.find_nodes(op="placeholder")}
+    storages = {n.meta["val"].untyped_storage() for n in returned if n is not None}
+    return sum(s.nbytes() for s in {s._cdata: s for s in storages}.values() if s._cdata not in given)
+
+
+def test_a_layer_with_dropout_is_whole():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.dropout = nn.Linear(8, 8), nn.Dropout(0.3)
+
+        def forward(self, x):
+            return x + self.dropout(self.linear(self.dropout(self.linear(x).sin())).cos())
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Layer() for _ in range(4))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    graphs = []
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        compiled = torch.compile(Net(), backend=lambda gm, _: graphs.append(gm) or gm)
+        compiled(torch.randn(2, 8, requires_grad=True))
+    (gm,) = graphs
+    assert len(gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)) == 4
+    assert not [n for n in gm.graph.nodes if "dropout" in str(n.target)]

@@ -1,0 +1,73 @@
+"""Which operators that draw random numbers may be in a region's body.
+
+Note [Random numbers in a body]
+A body is called in the place of its operators, so a backend that runs a draw where it stands draws in the program's
+order. Inductor replaces draws by numbers made from seeds, which it takes for a whole graph at once; a body is given its
+seeds (Note [A body is given its seeds] in region_seeds.py). This holds for the draws that Inductor replaces, on every
+device. Others it runs where they stand (``multinomial``; ``bernoulli_`` on a CPU), so after the seeds of the graph, or
+before them if the graph has no seed yet. A draw in a body comes after the seeds that the call is given. So such a draw
+stays outside; so does one with a generator of the program's, and attention on a GPU, whose kernel draws by itself.
+
+A draw stays outside, too, if nothing that the graph returns depends on it, or if ``fallback_random`` makes Inductor run
+all draws where they stand. A backend may still run a draw whose result nobody reads, but drops a call as a whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.fx
+from torch._dynamo.regions.outline.graph_view import GraphView
+from torch._functorch import config as functorch_config
+from torch.fx.operator_facts import draws_random_numbers, runs_its_bodies, target_name
+
+
+Node = torch.fx.Node
+
+# Names of the draws that Inductor makes from seeds on every device.
+_FROM_SEEDS = frozenset(["dropout", "rand", "rand_like", "randn", "randn_like", "scaled_dot_product_attention"])
+_ATTENTION = "scaled_dot_product_attention"
+
+
+def _seeds_only() -> bool:
+    """Whether the settings let a draw of Inductor's depend on nothing but its seed."""
+    inductor = sys.modules.get("torch._inductor.config")
+    if inductor is not None and (inductor.align_random_eager or inductor.fallback_random):
+        return False
+    return not functorch_config.functionalize_rng_ops
+
+
+def is_free_draw(node: Node) -> bool:
+    """Whether ``node`` draws random numbers that are the same in a body: Note [Random numbers in a body]."""
+    name = target_name(node)
+    if not _seeds_only():
+        return False
+    if name not in _FROM_SEEDS or node.kwargs.get("generator") is not None:
+        return False
+    if any(_is_generator(a) for a in (*node.args, *node.kwargs.values())):
+        return False
+    return name != _ATTENTION or _is_on_cpu(node.meta.get("example_value"))
+
+
+def _is_generator(argument: Any) -> bool:
+    value = argument.meta.get("example_value") if isinstance(argument, Node) else argument
+    return isinstance(value, torch.Generator) or (isinstance(argument, Node) and value is None)
+
+
+def _is_on_cpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def idle_draws(view: GraphView) -> set[int]:
+    """Positions of the draws that lead to nothing which the graph returns or writes."""
+    drawing = {i for i, node in enumerate(view.nodes) if runs_its_bodies(node) or draws_random_numbers(node)}
+    if drawing:
+        # Latest first, so that one sweep reaches every node that leads to a result.
+        reaching = {i for i, last in enumerate(view.last_use) if last == len(view.nodes)} | view.writes.keys()
+        for i in range(len(view.nodes) - 1, -1, -1):
+            if i in reaching:
+                reaching.update(view.operands[i])
+        drawing -= reaching
+    return drawing
