@@ -97,7 +97,7 @@ _BRACKETS = frozenset(
 )
 # Names of higher-order operators that only run their bodies, on operands and by rules that are all in the graph. Such
 # an operator writes and draws what its bodies do.
-_RUNS_ITS_BODIES = frozenset({"tag_activation_checkpoint"})
+_RUNS_ITS_BODIES = frozenset({"tag_activation_checkpoint", "cond", "while_loop", "map_impl", "scan"})
 _VMAP_OPERATORS = frozenset({predispatch._add_batch_dim, predispatch._remove_batch_dim})
 # Functions that write to operands although neither name nor schema says so, and without incrementing the version of a
 # fake tensor: target -> (operands written, argument that decides whether they are). That argument must be true or, for

@@ -1,15 +1,17 @@
 """The bodies that operators run: their keys, and whether such an operator may be in a region.
 
 Note [An operator that runs its bodies]
-Operators such as ``checkpoint`` run a graph that Dynamo has traced for them. Such an operator may be in a region if the
-operators in its bodies may. Two such operators are equal if their bodies are equal.
+Operators such as ``checkpoint``, ``cond``, ``while_loop``, ``map`` and ``scan`` run graphs that Dynamo has traced for
+them. Such an operator may be in a region if the operators in its bodies may. Two such operators are equal if their
+bodies are equal.
 
 - The key of a body consists of its operators in recorded order, each by its own key (regions/keys.py), of its wiring,
   and of its inputs and outputs. Names are not part of it.
 - A body may be in a region if all of its operators may: none has an effect, runs under a state other than that of the
-  operator that runs the body, writes to a value from outside the body, or draws random numbers that could be others in
-  a region (Note [Random numbers in a body]). The life of a written value lies in the body; otherwise the body is in no
-  region.
+  operator that runs the body, or writes to a value from outside the body. The life of a written value lies in the body;
+  otherwise the body is in no region.
+- AOTAutograd dissolves a checkpoint into its operators, so Note [Random numbers in a body] holds for them. A branch or a
+  loop draws as often as the data say. No number of seeds is right for it, so it may not draw.
 - All metadata of a body besides its graph must be known. For a checkpoint this is the function that says what is saved:
   the program's own code, which AOTAutograd runs for each operator. If many calls share a body, AOTAutograd runs it once
   for all of them. So it must be known to return the same each time: Note [A policy that only looks].
@@ -28,10 +30,11 @@ from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, constant_key
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._dynamo.regions.outline.legality import IllegalReason, NodeState, illegal_nodes
 from torch._dynamo.regions.policies import CONTEXT_FN, policy_key
-from torch.fx.operator_facts import is_body, is_switch, runs_its_bodies
+from torch.fx.operator_facts import draws_random_numbers, is_body, is_switch, runs_its_bodies
 
 
 Node = torch.fx.Node
+_CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
 
 def _is_known(module: torch.fx.GraphModule) -> bool:
@@ -87,11 +90,19 @@ class Bodies:
         """Why the bodies of the operator ``node`` may not be in a region, or None."""
         for operand in node.all_input_nodes:
             if is_body(operand):
+                if node.target is not _CHECKPOINT and self._draws(operand):
+                    return IllegalReason.RANDOM
                 if (reason := self._illegal_body(operand)) is not None:
                     return reason
                 if self._state_of_body(operand) != {self._state_of(node)}:
                     return IllegalReason.OTHER_STATE
         return None
+
+    def _draws(self, node: Node) -> bool:
+        """Whether a body draws random numbers, or an operator in it that runs bodies does."""
+        module = self.module(node)
+        nodes = [n for n in module.graph.nodes if n.op != "placeholder"] if module is not None else []
+        return any(draws_random_numbers(n) or (is_body(n) and self._draws(n)) for n in nodes)
 
     def _state_of_body(self, node: Node) -> set[Hashable]:
         """Numbers of the states of the operators in a body. A switch counts as None, since it changes the state."""

@@ -1,7 +1,7 @@
 """Why nothing became of the flag, or of the marks, in a frame that has layers alike: one line for the user.
 
 A frame in which nothing repeats is as the user expects it, and gets no line.  What repeats is read off the graph: calls
-of modules of one class whose operators are the same, and operators with bodies of their own, as checkpoints.
+of modules of one class whose operators are the same, and checkpoints.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch._dynamo.regions.outcomes import CallOutcome, RegionInlineReason
 from torch._dynamo.regions.outline.policy import policy_in
 from torch._dynamo.regions.source_names import readable
 from torch._dynamo.utils import counters
-from torch._ops import HigherOrderOperator
-from torch.fx.operator_facts import runs_its_bodies
 
 
 Node = torch.fx.Node
+# Around a layer as a rule, so it counts as one. Other operators with bodies are parts of a layer.
+_CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 # Targets of what a call of a body consists of.
 _OF_CALLS = {torch.ops.higher_order.invoke_subgraph, operator.getitem}
 # Reasons behind which there is one of the operators in the call.
@@ -96,7 +96,7 @@ def _in_graph(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, A
         if node.op in ("call_function", "call_method"):
             for path, kind in node.meta.get("nn_module_stack", {}).values():
                 members[kind, path].append(node)
-            if isinstance(node.target, HigherOrderOperator) and runs_its_bodies(node):
+            if node.target is _CHECKPOINT:
                 members[node.target, node.name].append(node)
     groups: dict[Any, list[list[Node]]] = collections.defaultdict(list)
     for (kind, _), nodes in members.items():
@@ -114,7 +114,7 @@ def _in_graph(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, A
 
 
 def _is_large(nodes: list[Node]) -> bool:
-    return len(nodes) >= policy_in(depth=0).least_length or any(map(runs_its_bodies, nodes))
+    return len(nodes) >= policy_in(depth=0).least_length or any(node.target is _CHECKPOINT for node in nodes)
 
 
 def _reasons(alike: list[list[Node]], left_out: dict[Node, Any]) -> Iterator[Any]:
