@@ -15,6 +15,8 @@ _finder: OverlayFinder | None = None
 ENV = "TORCH_REGIONS"
 # The folder to which `explain` has a program's processes write what they compile.
 EXPLAIN = "TORCH_REGIONS_EXPLAIN"
+# "1": a line on the terminal says how far a compile is.
+PROGRESS = "TORCH_REGIONS_PROGRESS"
 
 
 def mode() -> str:
@@ -41,6 +43,10 @@ def activate(root: str | os.PathLike[str] | None = None) -> None:
         from importlib import import_module
 
         import_module("torch_regions._report.record").start(os.environ[EXPLAIN])
+    if os.environ.get(PROGRESS) == "1":
+        from importlib import import_module
+
+        import_module("torch_regions._report.progress")
     setting = mode()
     if setting == "0":
         return

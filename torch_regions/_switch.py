@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The overlay's module that reports compiles with regions
 MODULE = "torch._dynamo.regions.switch"
+# Modules of reports that are to hear of compiles, where this process has imported them
+_LISTENERS = ("torch_regions._report.record", "torch_regions._report.progress")
 
 
 class _Local(threading.local):
@@ -145,9 +147,10 @@ def listen(module: ModuleType) -> None:
     """Subscribe to compiles with regions and to errors in the overlay's module."""
     module.ON_CHANGE.append(turn)
     module.ON_ERROR.append(_faults.name_the_overlay)
-    record = sys.modules.get("torch_regions._report.record")
-    if record is not None:
-        record.listen(module)
+    for name in _LISTENERS:
+        listener = sys.modules.get(name)
+        if listener is not None:
+            listener.listen(module)
 
 
 def _after_fork() -> None:

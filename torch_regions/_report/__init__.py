@@ -6,6 +6,7 @@ page.py      that as one HTML file
 advice.py    for each reason, what to do
 record.py    in a process that `explain` runs: writes the records to a file while they are made
 explain.py   `python -m torch_regions explain`
+progress.py  a line on the terminal while a program compiles
 """
 
 from __future__ import annotations

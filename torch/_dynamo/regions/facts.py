@@ -60,6 +60,9 @@ class CompileFacts:
     frame: str = ""
     defined: str = ""  # file:line
     flag: bool = False
+    # Calls that have begun, without those inside of others, and automatic regions that are to come with them.
+    begun: int = 0
+    expected: int = 0
     # In the order in which they ended.
     calls: list[CallOutcome] = dataclasses.field(default_factory=list)
     bodies: list[Body] = dataclasses.field(default_factory=list)
@@ -147,9 +150,23 @@ def facts_of_this_compile() -> CompileFacts | None:
         vars(context)["region_facts"] = found
         _kept.append(found)
     elif found.attempt != context.attempt:
-        found.attempt = context.attempt
+        found.attempt, found.begun = context.attempt, 0
         found.calls = [call for call in found.calls if call.reason is RegionInlineReason.GRAPH_BREAK]
     return found
+
+
+def begin_call() -> None:
+    """Counts a call of a region that is inside of no other, when it begins."""
+    of = facts_of_this_compile()
+    if of is not None:
+        of.begun += 1
+
+
+def expect_calls(number: int) -> None:
+    """Says how many calls of regions the frame seems to have, as far as that is known while it is traced."""
+    of = facts_of_this_compile()
+    if of is not None:
+        of.expected = number
 
 
 def note(call: CallOutcome) -> None:

@@ -78,10 +78,12 @@ class RegionCall:
     # Traces the call, given callee, frame, arguments and keywords. If None, the callee's own method traces it.
     run: Callable[..., VariableTracker] | None = None
     # For the report: where it stands in the order of calls, where the function is defined, the name of its module's
-    # source, Dynamo's time for the call, and the names of its bodies, in one list for the call and its stamps.
+    # source, when the call began (nanoseconds since the epoch), Dynamo's time for it, and the names of its bodies, in
+    # one list for the call and its stamps.
     order: int = dataclasses.field(default_factory=itertools.count().__next__)
     defined: str = ""
     path: str = ""
+    began: int = 0
     seconds: float = 0.0
     bodies: list[str] = dataclasses.field(default_factory=list)
 
@@ -115,6 +117,7 @@ class RegionCall:
                 difference=miss.difference if miss is not None else None,
                 defined=self.defined,
                 path=self.path,
+                began=self.began,
                 seconds=self.seconds,
                 order=self.order,
                 bodies=self.bodies,

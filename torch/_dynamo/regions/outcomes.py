@@ -105,7 +105,8 @@ class CallOutcome:
     # Where the function is defined, file:line, and the name of the source of the module, "" where not known.
     defined: str = ""
     path: str = ""
-    # Dynamo's time for the call, with the calls inside of it.
+    # When the call began, in nanoseconds since the epoch, and Dynamo's time for it, with the calls inside of it.
+    began: int = 0
     seconds: float = 0.0
     # Ascending in the order in which the calls began, in the whole process.
     order: int = 0

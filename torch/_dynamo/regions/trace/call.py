@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo import config
-from torch._dynamo.regions.frame import PerFrame, RegionCall
+from torch._dynamo.regions.facts import begin_call
+from torch._dynamo.regions.frame import FRAME, PerFrame, RegionCall
 from torch._dynamo.regions.options import verifying
 from torch._dynamo.regions.outcomes import CannotReuse, Outcome, ReuseMissReason
 from torch._dynamo.regions.trace.deferred import DeferredConstant, OpenedTuples, defer_list, deferred_type, hold
@@ -61,7 +62,9 @@ def call_region(
     limit: int,
 ) -> VariableTracker:
     """The result of calling ``fn``.  At most ``limit`` entries of ``fn`` are kept."""
-    call.seconds = -time.perf_counter()  # until it has ended
+    call.began, call.seconds = time.time_ns(), -time.perf_counter()  # until it has ended
+    if FRAME.of(tx.output).open is None:
+        begin_call()
     opened = OpenedTuples()
     try:
         held = PreparedArguments(tx, fn, args, kwargs, opened)

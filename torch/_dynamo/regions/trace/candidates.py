@@ -28,6 +28,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.regions.facts import expect_calls
 from torch._dynamo.regions.outcomes import ReuseMissReason
 from torch._dynamo.regions.trace.objects import exact_key, find_in_class, is_a, modules_of, of_class, own_attributes
 from torch._dynamo.regions.trace.substitution import resolver
@@ -141,6 +142,8 @@ class Candidates:
         for holder in _holders(tx, module, source):
             found += _modules_in(holder)
         self._scopes[0].candidates |= self._repeated(found, _is_block, 2, self._searched)
+        if self._scopes[0].candidates:
+            expect_calls(len(self._scopes[0].candidates))
 
     def _repeated(
         self, tops: Iterable[Module], is_block: Any, least: int, searched: set[int] | None = None
