@@ -86,7 +86,7 @@ class CompileFacts:
             "defined": self.defined,
             "flag": self.flag,
             "operators": self.operators,
-            "calls": [_call_as_json(call) for call in self.in_order()],
+            "calls": [call_as_json(call) for call in self.in_order()],
             "bodies": [{**dataclasses.asdict(body), "saved": body.saved} for body in self.bodies],
             "left_out": dict(self.left_out),
             "warning": self.warning,
@@ -101,7 +101,8 @@ def by_function(calls: Iterable[CallOutcome]) -> dict[tuple[str, bool], list[Cal
     return found
 
 
-def _call_as_json(call: CallOutcome) -> dict[str, Any]:
+def call_as_json(call: CallOutcome) -> dict[str, Any]:
+    """A call as it stands in reports."""
     return {
         "function": call.function,
         "defined": call.defined,

@@ -127,3 +127,25 @@ def test_it_costs_less_than_a_hundredth_of_the_calls_of_a_compile(monkeypatch):
         finally:
             sys.setprofile(None)
         assert 0 < counted["ours"] < 0.01 * counted["all"], counted
+
+
+def test_the_chromium_trace_has_a_track_of_regions_inside_of_dynamos_events(trace):
+    compiled_once(Layers([0.1, 0.1, 0.1, 0.2]))
+    events = [json.loads(r.payload) for r in trace if "chromium_event" in r.metadata]
+    name, *calls = [event for event in events if event["tid"] == account.TRACK]
+    assert (name["ph"], name["name"], name["args"]) == ("M", "thread_name", {"name": "regions"})
+    assert [call["name"] for call in calls] == [f"Block self.layers[{k}]" for k in range(4)]
+    assert [call["args"]["outcome"] for call in calls] == ["INLINED", "TRACED", "REUSED", "INLINED"]
+    assert calls[3]["args"]["miss"] == "GUARD_FAILS"
+    (began,) = [
+        event["ts"] for event in events if event["tid"] == 0 and event["name"] == "dynamo" and event["ph"] == "B"
+    ]
+    (ended,) = [
+        event["ts"] for event in events if event["tid"] == 0 and event["name"] == "dynamo" and event["ph"] == "E"
+    ]
+    times = [began, *(t for call in calls for t in (call["ts"], call["ts"] + call["dur"])), ended]
+    assert times == sorted(times)
+
+
+def test_without_calls_of_regions_the_trace_has_no_such_track():
+    assert account.events_of(facts_module.CompileFacts("0/0", "a thread", 0)) == []

@@ -14,18 +14,30 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dynamo import config
-from torch._dynamo.regions.facts import Body, CompileFacts, by_function, details_are_logged, facts_of_this_compile, log
+from torch._dynamo.regions.facts import (
+    Body,
+    CompileFacts,
+    by_function,
+    call_as_json,
+    details_are_logged,
+    facts_of_this_compile,
+    log,
+)
 from torch._dynamo.regions.options import warns
 from torch._dynamo.regions.outcomes import Outcome
 from torch._dynamo.regions.outline.no_regions import is_new, warning
 from torch._dynamo.regions.source_names import readable
 from torch._logging import trace_structured
+from torch._logging._internal import trace_log
 from torch._ops import HigherOrderOperator
 
 
 Node = torch.fx.Node
 
 INVOKE = torch.ops.higher_order.invoke_subgraph
+
+# The number of the chromium trace's track of regions. Dynamo's own track is 0.
+TRACK = 1
 
 warning_log = logging.getLogger(__name__)
 
@@ -116,11 +128,42 @@ def _publish(facts: CompileFacts) -> None:
         metadata_fn=lambda: {"name": "torch_regions", "encoding": "json"},
         payload_fn=lambda: json.dumps(facts.as_json()),
     )
+    if trace_log.handlers:
+        for event in events_of(facts):
+            _publish_event(event)
     if log.isEnabledFor(10):
         for line in summary(facts):
             log.debug("%s", line)
         if details_are_logged() and facts.left_out:
             log.debug("operators in no region: %s", facts.left_out)
+
+
+def _publish_event(event: dict[str, Any]) -> None:
+    trace_structured("chromium_event", payload_fn=lambda: event, expect_trace_id=False)
+
+
+def events_of(facts: CompileFacts) -> list[dict[str, Any]]:
+    """The calls of regions as events of the chromium trace, on a track beside Dynamo's own: its name, then the calls."""
+    calls = facts.in_order()
+    if not calls:
+        return []
+    where = {"pid": 0, "tid": TRACK}
+    events: list[dict[str, Any]] = [{"name": "thread_name", "ph": "M", **where, "args": {"name": "regions"}}]
+    for call in calls:
+        said = call_as_json(call)
+        kept = {name: said[name] for name in ("outcome", "reason", "miss", "caller", "bodies")}
+        events.append(
+            {
+                "name": f"{call.function} {said['path']}".rstrip(),
+                "cat": "regions",
+                "ph": "X",
+                "ts": call.began / 1000,
+                "dur": call.seconds * 1e6,
+                **where,
+                "args": {**kept, "compile_id": facts.compile_id},
+            }
+        )
+    return events
 
 
 def summary(facts: CompileFacts) -> list[str]:
