@@ -89,6 +89,13 @@ def test_no_repeats_and_no_flag(tmp_path):
     assert "no call of a region was compiled" in said and "the flag was off" in said
 
 
+def test_no_repeats_under_the_flag(tmp_path):
+    status, _, said, files = explain(tmp_path, "run((0.1,))", "--flag")
+    (compiled,) = one(files)
+    assert status == 0 and compiled["regions"] and not compiled["bodies"]
+    assert "no call of a region was compiled" in said and "the flag was off" not in said
+
+
 def test_a_script_that_raises(tmp_path):
     status, _, said, files = explain(tmp_path, 'run(); raise ValueError("mine")', "--flag")
     assert status == 1 and "ValueError: mine" in said

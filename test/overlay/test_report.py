@@ -118,6 +118,18 @@ def test_a_compile_that_fails_says_so():
     assert "failed: Unsupported" in str(torch_regions.report())
 
 
+def test_what_the_backend_would_take_longer_goes_by_its_operators():
+    compiled_once(Layers([0.1] * 6), "aot_eager")
+    (compiled,) = compiles()
+    (body,) = compiled["bodies"]
+    given = compiled["operators"] - body["operators"] * (body["calls"] - 1)
+    saved = compiled["stages"]["aot_autograd"] * (compiled["operators"] / given - 1)
+    assert compiled["backend_saved"] == pytest.approx(saved, abs=1e-5) and saved > 0
+    assert "without regions, by estimate, " in str(torch_regions.report())
+    compiled_once(Layers([0.1]), "aot_eager")
+    assert compiles()[-1]["backend_saved"] == 0
+
+
 def test_the_text_says_what_differs_and_what_to_do():
     compiled_once(Layers([0.1, 0.1, 0.1, 0.2, 0.2]))
     said = str(torch_regions.report())

@@ -18,6 +18,8 @@ STAGES = {
     "code": "inductor_code_gen_cumulative_compile_time_us",
     "compilers": "triton_compile_time_us",
 }
+# Stages whose time grows with what the backend is given.
+BACKEND = ("aot_autograd", "inductor", "code", "compilers")
 
 
 def collect() -> dict[str, Any]:
@@ -42,16 +44,26 @@ def describe() -> dict[str, Any]:
     }
 
 
+def kept() -> list[Any]:
+    """The records of compiles with regions, oldest first, as Dynamo's side has them."""
+    module = sys.modules.get("torch._dynamo.regions.facts")
+    return list(module.facts()) if module is not None else []
+
+
+def record_as_json(record: Any) -> dict[str, Any]:
+    """A record with the time at which it was made."""
+    return {"at": record.at, **record.as_json()}
+
+
 def records() -> list[dict[str, Any]]:
     """The records of compiles with regions, oldest first."""
-    module = sys.modules.get("torch._dynamo.regions.facts")
-    return [{"at": each.at, **each.as_json()} for each in module.facts()] if module is not None else []
+    return [record_as_json(each) for each in kept()]
 
 
 def metrics() -> list[dict[str, Any]]:
     """What Dynamo has measured of each compile, and of each backward that was compiled later."""
     module = sys.modules.get("torch._dynamo.utils")
-    return [_metric(each) for each in module.get_compilation_metrics()] if module is not None else []
+    return [metric_as_json(each) for each in module.get_compilation_metrics()] if module is not None else []
 
 
 def cache() -> list[dict[str, Any]]:
@@ -61,7 +73,8 @@ def cache() -> list[dict[str, Any]]:
     return [{"outcome": outcome, "reason": reason, "number": n} for (outcome, reason), n in counted.items()]
 
 
-def _metric(of: Any) -> dict[str, Any]:
+def metric_as_json(of: Any) -> dict[str, Any]:
+    """What the report needs of one of Dynamo's metrics."""
     times = {stage: getattr(of, field, None) for stage, field in STAGES.items()}
     return {
         "id": str(of.compile_id),
@@ -114,15 +127,17 @@ def _compile(record: dict[str, Any] | None, metric: dict[str, Any] | None) -> di
     made["frame"] = made["frame"] or known["frame"]
     made["defined"] = made["defined"] or known["defined"]
     start = known["start"] if known["start"] is not None else at // 1000 if at is not None else None
+    stages = _stages(known["times"])
     return {
         **made,
         "regions": record is not None,
         "began": start / 1e6 if start is not None else None,
-        "stages": _stages(known["times"]),
+        "stages": stages,
         "failed": known.get("failed"),
         "recompile": known.get("recompile"),
         "graph_breaks": known.get("graph_breaks"),
         "trace_saved": round(_trace_saved(made["calls"]), 6),
+        "backend_saved": round(_backend_saved(made, stages), 6),
     }
 
 
@@ -142,6 +157,21 @@ def _trace_saved(calls: list[dict[str, Any]]) -> float:
             traced[bodies] = min(call["seconds"], traced.get(bodies, call["seconds"]))
     reused = [call for call in calls if call["outcome"] == "REUSED"]
     return float(sum(max(traced.get(tuple(call["bodies"]), 0.0) - call["seconds"], 0.0) for call in reused))
+
+
+def _backend_saved(made: dict[str, Any], stages: dict[str, float]) -> float:
+    """An estimate of how much longer AOTAutograd, Inductor and its compilers would take without regions.
+
+    It takes the backend's time to grow in proportion to the operators that the backend is given: those of a body count
+    once, and without regions once for each call. It is too high where a part of the time is fixed (imports, the start
+    of a compiler) or grows with the calls, and too low where passes over a large graph take more than linear time. It
+    is 0 where nothing was timed, and a backward that is compiled later is not in it.
+    """
+    taken = sum(seconds for stage, seconds in stages.items() if stage in BACKEND)
+    if not taken or not made["operators"]:
+        return 0.0
+    given = made["operators"] - sum(body["saved"] for body in made["bodies"])
+    return float(taken * (made["operators"] / given - 1)) if given > 0 else 0.0
 
 
 def _add_backward(compiles: list[dict[str, Any]], metric: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from torch_regions._report.advice import OPERATORS, advice_for
-from torch_regions._report.text import STAGES, difference, short
+from torch_regions._report.text import STAGES, difference, estimated, short
 
 
 # Degrees between the hues of two bodies: neighbours differ, whatever their number.
@@ -25,7 +25,7 @@ def page(data: dict[str, Any]) -> str:
     )
     template = environment.get_template("page.html.jinja")
     processes = [{**process, "compiles": _compiles(process, k)} for k, process in enumerate(data["processes"])]
-    return template.render(processes=processes, stages=STAGES, short=short, why=OPERATORS)
+    return template.render(processes=processes, stages=STAGES, short=short, estimated=estimated, why=OPERATORS)
 
 
 def _compiles(process: dict[str, Any], number: int) -> list[dict[str, Any]]:

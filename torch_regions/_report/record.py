@@ -8,6 +8,7 @@ that compiles nothing has no file.
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import os
 import sys
@@ -31,8 +32,11 @@ class Recorder:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.pid = os.getpid()
-        # Lines that are in the file.
-        self.written: set[str] = set()
+        self.has_file = False
+        # What of each record is in the file, by the record's id() and time; at most as many as Dynamo's side keeps.
+        self.written: dict[tuple[int, int], tuple[Any, ...]] = {}
+        # Dynamo's latest metric that is in the file.
+        self.metric: Any = None
         self.lock = threading.Lock()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
@@ -41,37 +45,56 @@ class Recorder:
         """Adds what is new.  A report is no reason for a program to fail."""
         try:
             with self.lock:
-                self._add(_lines())
+                self._add([*self._new_records(), *self._new_metrics()])
         except Exception as error:
             sys.stderr.write(f"torch-regions: the report is not complete: {error!r}\n")
 
     def finish(self) -> None:
         """Adds what is known when the process ends."""
         self.write()
-        if self.written and (misses := _collect.cache()):
+        if self.has_file and (misses := _collect.cache()):
             self._add([{"cache": misses}])
 
+    def _new_records(self) -> list[dict[str, Any]]:
+        """Records that have changed since they were written: each is made JSON once, or once more if it has grown."""
+        found, before, self.written = [], self.written, {}
+        for record in _collect.kept():
+            key, now = (id(record), record.at), _extent(record)
+            self.written[key] = now
+            if before.get(key) != now:
+                found.append({"record": _collect.record_as_json(record)})
+        return found
+
+    def _new_metrics(self) -> list[dict[str, Any]]:
+        """Metrics behind the latest that was written: they do not change."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        if utils is None:
+            return []
+        if utils._compilation_metrics.maxlen != MAX_METRICS:
+            utils.set_compilation_metrics_limit(MAX_METRICS)
+        latest = reversed(utils.get_compilation_metrics())
+        found = list(itertools.takewhile(lambda metric: metric is not self.metric, latest))
+        if found:
+            self.metric = found[0]
+        return [{"metric": _collect.metric_as_json(metric)} for metric in reversed(found)]
+
     def _add(self, lines: list[dict[str, Any]]) -> None:
-        new = [text for text in map(json.dumps, lines) if text not in self.written]
-        if new:
-            if not any(text.startswith('{"process"') for text in self.written):
-                new.insert(0, json.dumps({"process": _collect.describe()}))
-            self.written.update(new)
-            with open(os.path.join(self.folder, f"{self.pid}.jsonl"), "a", encoding="utf-8") as stream:
-                stream.write("".join(f"{text}\n" for text in new))
+        if not lines:
+            return
+        if not self.has_file:
+            self.has_file = True
+            lines.insert(0, {"process": _collect.describe()})
+        with open(os.path.join(self.folder, f"{self.pid}.jsonl"), "a", encoding="utf-8") as stream:
+            stream.write("".join(f"{json.dumps(each)}\n" for each in lines))
 
     def _after_fork(self) -> None:
         """What the parent compiled is in its own file."""
-        self.pid, self.lock = os.getpid(), threading.Lock()
-        self.written = {text for text in self.written if not text.startswith('{"process"')}
+        self.pid, self.lock, self.has_file = os.getpid(), threading.Lock(), False
 
 
-def _lines() -> list[dict[str, Any]]:
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is not None and utils._compilation_metrics.maxlen != MAX_METRICS:
-        utils.set_compilation_metrics_limit(MAX_METRICS)
-    found = [{"record": record} for record in _collect.records()]
-    return [*found, *({"metric": metric} for metric in _collect.metrics())]
+def _extent(record: Any) -> tuple[Any, ...]:
+    """What tells whether a record has grown, at little cost."""
+    return record.attempt, len(record.calls), record.frame, len(record.bodies), record.operators, record.warning
 
 
 _recorder: Recorder | None = None
@@ -110,5 +133,7 @@ def read(folder: str) -> list[dict[str, Any]]:
                         kinds[kind].append(value)
         if kinds["process"]:
             misses = kinds["cache"][-1] if kinds["cache"] else []
-            processes.append(_collect.assemble(kinds["process"][-1], kinds["record"], kinds["metric"], misses))
+            # A record that was written while its compile went on was written again.
+            records = list({(each["id"], each["at"]): each for each in kinds["record"]}.values())
+            processes.append(_collect.assemble(kinds["process"][-1], records, kinds["metric"], misses))
     return processes

@@ -143,7 +143,7 @@ def _publish_event(event: dict[str, Any]) -> None:
 
 
 def events_of(facts: CompileFacts) -> list[dict[str, Any]]:
-    """The calls of regions as events of the chromium trace, on a track beside Dynamo's own: its name, then the calls."""
+    """The calls of regions as events of the chromium trace, behind the name of their track."""
     calls = facts.in_order()
     if not calls:
         return []
