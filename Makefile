@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 # Two workers and one thread each, or the workers' threads fight for the cores; who is done first helps the other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $${TEST_WORKERS:-2} --dist worksteal
 
-.PHONY: demo gpu test test-full test-times row-worth smoke test-overlay test-flag fuzz lint verify clean
+.PHONY: demo gpu bench docs test test-full test-times row-worth smoke test-overlay test-flag fuzz lint verify clean
 
 demo: $(READY)
 	$(BIN)/python benchmarks/demo.py
@@ -21,6 +21,23 @@ demo: $(READY)
 # On a machine with a GPU: flat, each block compiled by itself, marks, the flag. It says so where there is none.
 gpu: $(READY)
 	$(BIN)/python -m benchmarks.gpu
+
+# Every time that README.md shows or links to: hours, on a machine that is not shared. SMOKE=1 runs one small row of each, to
+# see that it works; OUT is the folder for Markdown, JSON and plots.
+OUT ?= docs/figures
+bench: $(READY)
+	$(BIN)/python -m benchmarks.compare $(if $(SMOKE),gpt2 --layers 3 --repeat 1 --backend aot_eager) --out $(OUT)
+	$(BIN)/python -m benchmarks.zoo_table $(if $(SMOKE),encoder --layers 3 --repeat 1) --out $(OUT)
+	$(BIN)/python -m benchmarks.stack $(if $(SMOKE),plain --layers 3 --repeat 1) --out $(OUT)
+
+# The pages under docs/ and those at the root as one site, in build/site. A link that leads nowhere is an error.
+docs: .venv-docs/.ready
+	.venv-docs/bin/mkdocs build --strict --quiet
+
+.venv-docs/.ready: requirements-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	touch $@
 
 test: $(READY)
 	$(BIN)/python -m torch_regions verify

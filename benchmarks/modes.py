@@ -4,6 +4,12 @@ stock flat     ``TORCH_REGIONS=0``: torch as it is installed
 overlay flat   the overlay is there, the program has neither flag nor mark
 flag           ``torch._dynamo.config.use_graph_deduplication``
 mark           each repeated block is marked with ``torch.compiler.nested_compile_region``
+
+Those of ``COMPARED`` are what a user can choose from: flag and mark with the overlay, and without it stock flat, and
+
+stock flag         the flag of torch as it is installed
+stock mark         its mark
+per-block compile  each repeated block is compiled by itself, as accelerate and diffusers do
 """
 
 from __future__ import annotations
@@ -19,13 +25,17 @@ from typing import Any
 
 MODES = ("stock flat", "overlay flat", "flag", "mark")
 STOCK_FLAT, OVERLAY_FLAT, FLAG, MARK = MODES
+# Without the overlay.
+OF_STOCK = ("stock flat", "stock flag", "stock mark", "per-block compile")
+_, STOCK_FLAG, STOCK_MARK, PER_BLOCK = OF_STOCK
+COMPARED = (*OF_STOCK, FLAG, MARK)
 
 
 def environment(mode: str, **more: str) -> dict[str, str]:
     """Environment variables of a process that compiles in ``mode``."""
     return {
         **os.environ,
-        "TORCH_REGIONS": "0" if mode == STOCK_FLAT else "strict",
+        "TORCH_REGIONS": "0" if mode in OF_STOCK else "strict",
         "OMP_NUM_THREADS": "1",
         **more,
     }
