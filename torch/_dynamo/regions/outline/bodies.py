@@ -10,8 +10,8 @@ bodies are equal.
 - A body may be in a region if all of its operators may: none has an effect, runs under a state other than that of the
   operator that runs the body, or writes to a value from outside the body. The life of a written value lies in the body;
   otherwise the body is in no region.
-- AOTAutograd dissolves a checkpoint into its operators, so Note [Random numbers in a body] holds for them. A branch or a
-  loop draws as often as the data say. No number of seeds is right for it, so it may not draw.
+- AOTAutograd dissolves a checkpoint into its operators, so Note [Random numbers in a body] holds for them. A branch or
+  a loop draws as often as the data say. No number of seeds is right for it, so it may not draw.
 - All metadata of a body besides its graph must be known. For a checkpoint this is the function that says what is saved:
   the program's own code, which AOTAutograd runs for each operator. If many calls share a body, AOTAutograd runs it once
   for all of them. So it must be known to return the same each time: Note [A policy that only looks].
