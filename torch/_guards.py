@@ -80,8 +80,11 @@ class InvokeSubgraphReuseCondition:
     # Dicts whose order of keys is guarded. Without them, the program would not recompile when the order in another
     # call's dict changes, and guards on its keys could not be made.
     ordered: list[Any]
+    # What the call has guarded of its symbolic floats, in order. Without them, the program would not recompile when
+    # another call's float changes in a way that the traced call's operators depend on.
+    floats: list[Any]
     # The check plan of the above; the first lookup makes it.
-    checks: Any
+    checks: Any = None
 
 
 @replaces

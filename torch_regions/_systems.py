@@ -151,6 +151,8 @@ SYSTEMS = (
         "The read set of one call with the sources of another: each guard is the same, installed again, an alias, "
         "or a named reason not to reuse. Tables decide for each kind of guard, source and value that Dynamo has.",
         (
+            f"{_TRACE}built",
+            f"{_TRACE}floats",
             f"{_TRACE}guard_facts",
             f"{_TRACE}objects",
             f"{_TRACE}operands",

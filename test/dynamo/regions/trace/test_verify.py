@@ -5,7 +5,7 @@ import torch
 import torch._dynamo
 from testing.shared_objects import KINDS
 from torch import nn
-from torch._dynamo.regions.trace import lookup, save, verify
+from torch._dynamo.regions.trace import built, lookup, save, verify
 from torch._dynamo.regions.trace.verify import _with_one_name
 
 
@@ -113,7 +113,7 @@ def test_objects_that_are_taken_for_one_another_are_seen(monkeypatch):
 
 def test_a_tensor_that_came_to_require_grad_is_seen(monkeypatch):
     _verify(_with_a_write())
-    for module in (lookup, save):
+    for module in (built, lookup, save):
         monkeypatch.setattr(module, "tensor_state", lambda tracker: None)
     with pytest.raises(Exception, match="operators differ"):
         _verify(_with_a_write())

@@ -135,7 +135,9 @@ def _illegal_alone(
         return IllegalReason.NO_RESULT
     leaves = value if isinstance(value, (tuple, list)) else (value,)
     # A region may compute sizes; the boundary rules keep them inside.
-    if node.users and not all(isinstance(v, (torch.Tensor, torch.SymInt, int)) for v in leaves):
+    others = [v for v in leaves if not isinstance(v, (torch.Tensor, torch.SymInt, int))]
+    # A symbolic float that is not used is still read when the body is traced.
+    if others and (node.users or any(isinstance(v, torch.SymFloat) for v in others)):
         return IllegalReason.NOT_A_TENSOR_OR_SIZE
     return None
 

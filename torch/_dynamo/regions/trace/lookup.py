@@ -33,14 +33,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._dynamo import guards as dynamo_guards
-from torch._dynamo.regions.keys import constant_key, lifted_key
+from torch._dynamo.regions.keys import constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissReason
+from torch._dynamo.regions.trace.built import check_built
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, unlike_text, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.floats import check_floats
 from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
 from torch._dynamo.regions.trace.objects import EXACT, is_a, unguarded_state
-from torch._dynamo.regions.trace.operands import build_as_traced, name_of, operands_of, value_at
+from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
 from torch._dynamo.regions.trace.read_set import changed_among, pending
 from torch._dynamo.regions.trace.state import tensor_state
@@ -55,7 +57,6 @@ from torch._dynamo.regions.trace.substitution import (
 )
 from torch._dynamo.source import TypeDictSource
 from torch._dynamo.variables.misc import CellVariable
-from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 
 
@@ -90,6 +91,7 @@ def find(
                 _check(tx, arguments, entry, bindings, actions)
             else:
                 _check_alike(entry.condition, bindings, actions)
+                check_floats(tx, entry.condition, actions)
             return Match(entry, actions, bindings, operands_of(tx, arguments, entry, actions))
         except CannotReuse as e:
             why = e
@@ -172,7 +174,7 @@ def _check(
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_read_by_frame(tx, checks, bindings, actions)
     # The last one: what is built has guards.
-    _check_built(tx, condition, actions)
+    check_built(tx, condition, actions)
 
 
 def _is_among(value: Any, checks: Checks, bindings: list[SourceBinding]) -> bool:
@@ -223,32 +225,6 @@ def _check_facts(checks: Checks, bindings: list[SourceBinding], actions: GuardAc
         binding = bindings[i]
         if not binding.same and unguarded_state(binding.value) != state:
             raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, actions.substitution(binding.source).name)
-
-
-def _check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> None:
-    """Compares what Dynamo decides when it builds a tracker: metadata of tensors, and whether a number is a constant.
-
-    Builds the trackers that tracing the call would build, with their guards and their history of dynamic sizes.
-    """
-    found: Any = condition
-    for source, state in found.tensors:
-        # The frame may have changed the same tensor, so its existing tracker counts. Another is built as in tracing.
-        binding = actions.look(source)
-        known = tx.output.side_effects.id_to_variable.get(id(binding.value)) if binding.same else None
-        tracker = known if known is not None else build_as_traced(tx, actions, source).unwrap()
-        if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
-            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, actions.substitution(source).name)
-    for source in found.checks.numbers:
-        if actions(source) in (GuardAction.REINSTALL, GuardAction.UNDER_ALIAS):
-            _check_constant(tx, actions, source)
-    for source in condition.indices:
-        if actions(source) is GuardAction.REINSTALL and not lifted_key(actions.value(source)):
-            _check_constant(tx, actions, source)
-
-
-def _check_constant(tx: InstructionTranslatorBase, actions: GuardActions, source: Source) -> None:
-    if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
-        raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
 
 
 def void_maker() -> Any:

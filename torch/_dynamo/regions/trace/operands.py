@@ -16,6 +16,7 @@ from torch._dynamo.regions.trace.state import value_key
 from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardAction, GuardActions
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import InvokeSubgraphReuseEntry, Source
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 
 if TYPE_CHECKING:
@@ -51,10 +52,39 @@ def inputs_from(tx: InstructionTranslatorBase, arguments: Arguments, operands: l
     return [_input(tx, node, given) for node in operands]
 
 
+def float_source(node: Node) -> Source | None:
+    """The source of the float that ``node`` reads off an input of the graph; None for other nodes.
+
+    See Note [A symbolic float is read outside of its region] in floats.py.
+    """
+    if node.op != "call_method" or node.target != "item" or not isinstance(node.args[0], Node):
+        return None
+    passed: Any = node.args[0].meta.get("grapharg")
+    value = node.meta.get("example_value")
+    if float_symbol(value) is None or not getattr(passed, "pass_arg_as_tensor", False):
+        return None
+    return passed.source  # type: ignore[no-any-return]
+
+
+def float_symbol(value: Any) -> Any:
+    """The symbol of a number that is a float of the program; None if the number is something else."""
+    if not isinstance(value, torch.SymFloat):
+        return None
+    expr = value.node._expr  # as it was made, without what the shape environment has put in its place
+    return expr if expr.is_Symbol and symbol_is_type(expr, SymT.FLOAT) else None
+
+
+def _operand_key(value: Any) -> Hashable:
+    """Key of an operand. A symbolic float may be any number; what is guarded of it is compared apart."""
+    return "a float" if isinstance(value, torch.SymFloat) else value_key(value)
+
+
 def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) -> Input:
     value = node.meta.get("example_value")
     if node in given:
-        return Input(leaf=given[node], key=value_key(value))
+        return Input(leaf=given[node], key=_operand_key(value))
+    if (source := float_source(node)) is not None:
+        return Input(source=source, key=_operand_key(value))
     if isinstance(value, torch.SymInt):
         # Equal expressions are one value, which each call finds where the frame binds the symbol. A number behind an
         # argument has a symbol of its own in each call; ``save`` refuses such a call.
@@ -118,7 +148,7 @@ def operands_of(
         else:
             tracker = build_as_traced(tx, actions, origin.source)
         proxy = tracker.as_proxy()
-        if not isinstance(proxy, torch.fx.Proxy) or value_key(proxy.node.meta.get("example_value")) != origin.key:
+        if not isinstance(proxy, torch.fx.Proxy) or _operand_key(proxy.node.meta.get("example_value")) != origin.key:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, name_of(tracker))
         proxies.append(proxy)
     if entry.sharing != sharing([p.node for p in proxies]):

@@ -12,14 +12,17 @@ import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch.fx
 from torch._dynamo import variables
 from torch._dynamo.regions.frame import RegionCall
 from torch._dynamo.regions.keys import lifted_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.policies import context_fns, is_its_code
+from torch._dynamo.regions.trace.built import built_for
 from torch._dynamo.regions.trace.deferred import Deferred
 from torch._dynamo.regions.trace.effects import write_effects
 from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
 from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
 from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
@@ -37,7 +40,7 @@ from torch._dynamo.regions.trace.substitution import Resolver, Roots, bare, reso
 from torch._dynamo.regions.trace.values import check_kinds, check_steps
 from torch._dynamo.source import LocalCellSource
 from torch._dynamo.variables.functions import UserFunctionVariable
-from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
+from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 from torch.fx.operator_facts import writes_memory_only
 
@@ -61,6 +64,7 @@ def save(
 
     Raises CannotReuse if no later call may be stamped out of it.
     """
+    take_out(call)
     writer = RecipeWriter(tx, arguments, call.nodes, recorder.deferred)
     existing = _changed(arguments, recorder)
     effects = write_effects(tx, recorder, existing, writer)
@@ -78,7 +82,7 @@ def save(
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
     inputs = inputs_from(tx, arguments, call.operands)
-    condition = _condition(tx, arguments, recorder, existing, untouched)
+    condition = _condition(tx, arguments, recorder, existing, untouched, call.nodes)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
     return entry(call, condition, inputs, sharing(call.operands), writer.results, recipe, effects, writes)
 
@@ -152,6 +156,7 @@ def _condition(
     recorder: ReadSetRecorder,
     changed: list[VariableTracker],
     untouched: set[Source],
+    nodes: list[torch.fx.Node],
 ) -> InvokeSubgraphReuseCondition:
     resolve = resolver(tx)
     behind = _Behind(tx, arguments, recorder, untouched)
@@ -173,8 +178,7 @@ def _condition(
     sources = list(dict.fromkeys((*sources, *cells)))
     check_kinds(tx, looked_at)
     check_steps(sources)
-    unguarded = facts_without_guards(sources, behind.holds, resolve)
-    facts = [*facts_of(map(known.get, guarded), resolve, _opaque_functions(tx, guarded, resolve)), *unguarded]
+    facts = facts_of(map(known.get, guarded), resolve, _opaque_functions(tx, guarded, resolve))
     tracked = _tracked(tx, _values(sources, resolve))
     # Add the source by which Dynamo knows each object: in another call, one object must be at both sources.
     sources = list(dict.fromkeys((*sources, *(s for s in tracked.values() if behind.holds(s)))))
@@ -189,13 +193,13 @@ def _condition(
     return condition(
         behind.leaf_sources,
         sources,
-        facts,
+        [*facts, *facts_without_guards(sources, behind.holds, resolve)],
         _found_there(tx, recorder, guarded, (*behind.roots, *looked_at, *held)),
         [(source, unguarded_state(value)) for source, value in values],
         unmoved,
         tracked,
         _ties(values, unmoved),
-        _tensors(tx, sources),
+        tensors := built_for(tx, sources),
         _unmoved_tensors(recorder, behind, captures),
         recorder.deferred.specialized,
         recorder.deferred.paths,
@@ -204,7 +208,7 @@ def _condition(
         captures,
         fixed.intersection(s for sources in behind.leaf_sources for s in sources),
         sorted(filter(behind.holds, tx.output.guard_on_key_order), key=_name),
-        None,
+        guards_on_floats(tx, tensors, nodes, recorder.symbol_guards_before),
     )
 
 
@@ -334,20 +338,6 @@ def _ties(values: list[tuple[Source, Any]], unmoved: dict[int, Source]) -> set[S
     for source, value in values:
         ways.setdefault(id(value), set()).add(bare(source))
     return {s for i, found in ways.items() if len(found) > 1 or i in unmoved for s in found}
-
-
-def _tensors(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple[Source, Any]]:
-    """The state of each tensor that was realized.  Raises CannotReuse for a number that has a symbol."""
-    found = []
-    trackers = tx.output.variable_tracker_cache
-    for source in sources:
-        tracker = dict.get(trackers, source)
-        seen = tracker.unwrap() if tracker is not None and tracker.is_realized() else None
-        if isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
-            raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
-        if isinstance(seen, TensorVariable):
-            found.append((source, tensor_state(seen)))
-    return found
 
 
 def _unmoved_tensors(

@@ -14,6 +14,7 @@ from torch._dynamo.regions.frame import FRAME, StampedCall
 from torch._dynamo.regions.stack_trace import proxies_of
 from torch._dynamo.regions.trace.effects import carry_out
 from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.floats import guards_to_make
 from torch._dynamo.regions.trace.lookup import Match, keep_class_lookups, substituted_guards, to_be_tracked
 from torch._dynamo.regions.trace.recipe import Maker, value_like
 from torch._dynamo.regions.trace.tracked import track_later
@@ -65,6 +66,8 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
 
 def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     """Installs the guards that tracing the call would have installed."""
+    for expression in guards_to_make(tx, match.entry.condition, match.actions):
+        tx.output.shape_env.evaluate_expr(expression)
     guards = substituted_guards(match)
     track_later(tx, match.actions, to_be_tracked(match))
     keep_class_lookups(match)

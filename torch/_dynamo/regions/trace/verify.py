@@ -14,6 +14,7 @@ import torch.fx
 from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
 from torch._dynamo.regions.trace.expressions import Applied, BindingValue
+from torch._dynamo.regions.trace.floats import guards_to_make
 from torch._dynamo.regions.trace.guard_facts import maker_key
 from torch._dynamo.regions.trace.lookup import substituted_guards, to_be_tracked, void_maker
 from torch._dynamo.regions.trace.operands import name_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
+_FLOAT = re.compile(r"\bzf\d+")
 # The other source of a guard that two sources are one object.
 _ALIAS = re.compile("DUPLICATE_INPUT source_b=(.*)")
 # entry -> operators of its call as of ``save``; the frame may change the metadata of tensors afterwards.
@@ -79,7 +81,10 @@ def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Argum
     before = frame_state(tx)
     guards = {_guard_key(tx, source, make) for source, make in substituted_guards(match)}
     tracked = {match.actions.substitution.of(binding).name for binding in to_be_tracked(match)}
-    return before, FrameState(before.guards | guards, before.tracked | tracked, before.symbols)
+    env, (made, symbols) = tx.output.shape_env, before.symbols
+    of_floats = guards_to_make(tx, match.entry.condition, match.actions)
+    made = made + [str(e) for e in of_floats if env.replace(e) not in (True, False)]
+    return before, FrameState(before.guards | guards, before.tracked | tracked, (made, symbols))
 
 
 def verify(
@@ -229,7 +234,9 @@ def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], module
             constants = torch.fx.map_arg((node.args, node.kwargs), lambda operand: None)
             key = (node.op, _target_of(node, module), repr(constants))
         lines.append(f"v{i} = {key} {wiring}")
-    return lines
+    # Each call has its own symbols of floats.
+    floats: dict[str, str] = {}
+    return [_FLOAT.sub(lambda name: floats.setdefault(name[0], f"float {len(floats)}"), line) for line in lines]
 
 
 def _target_of(node: torch.fx.Node, module: Any) -> str:

@@ -1,0 +1,64 @@
+"""Compares what Dynamo decides when it builds a tracker: metadata of tensors, and whether a number is a constant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.regions.keys import lifted_key
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace.floats import FloatState, check_float, float_state, guards_to_make
+from torch._dynamo.regions.trace.operands import build_as_traced
+from torch._dynamo.regions.trace.state import tensor_state
+from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
+from torch._guards import InvokeSubgraphReuseCondition, Source
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+
+def built_for(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple[Source, Any]]:
+    """The state of each tensor and symbolic float that was realized.  Raises CannotReuse for other symbolic numbers."""
+    found: list[tuple[Source, Any]] = []
+    trackers = tx.output.variable_tracker_cache
+    for source in sources:
+        tracker = dict.get(trackers, source)
+        seen = tracker.unwrap() if tracker is not None and tracker.is_realized() else None
+        if (state := float_state(seen)) is not None:
+            found.append((source, state))
+        elif isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
+            raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
+        elif isinstance(seen, TensorVariable):
+            found.append((source, tensor_state(seen)))
+    return found
+
+
+def check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> None:
+    """Raises CannotReuse unless Dynamo builds trackers like the traced call's.
+
+    Builds the trackers that tracing the call would build, with their guards and their history of dynamic sizes.
+    """
+    found: Any = condition
+    for source, state in found.tensors:
+        if isinstance(state, FloatState):
+            check_float(tx, actions, source, state)
+            continue
+        # The frame may have changed the same tensor, so its existing tracker counts. Another is built as in tracing.
+        binding = actions.look(source)
+        known = tx.output.side_effects.id_to_variable.get(id(binding.value)) if binding.same else None
+        tracker = known if known is not None else build_as_traced(tx, actions, source).unwrap()
+        if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
+            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, actions.substitution(source).name)
+    guards_to_make(tx, condition, actions)
+    for source in found.checks.numbers:
+        if actions(source) in (GuardAction.REINSTALL, GuardAction.UNDER_ALIAS):
+            _check_constant(tx, actions, source)
+    for source in condition.indices:
+        if actions(source) is GuardAction.REINSTALL and not lifted_key(actions.value(source)):
+            _check_constant(tx, actions, source)
+
+
+def _check_constant(tx: InstructionTranslatorBase, actions: GuardActions, source: Source) -> None:
+    if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
+        raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
