@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torch._dynamo
@@ -18,7 +20,9 @@ region = torch.compiler.nested_compile_region
 @pytest.fixture(autouse=True)
 def fresh():
     torch._dynamo.reset()
-    yield
+    # AOTAutograd's cache does not tell the backend of these tests from Inductor.
+    with torch._inductor.config.patch(force_disable_caches=True):
+        yield
     torch._dynamo.reset()
 
 
@@ -245,3 +249,72 @@ def test_a_layer_with_dropout_is_whole():
     (gm,) = graphs
     assert len(gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)) == 4
     assert not [n for n in gm.graph.nodes if "dropout" in str(n.target)]
+
+
+def _graph(compiled_by, **settings):
+    """What a backend is given of a program with a marked layer, and how many bodies it has."""
+    graphs = []
+    layer = region(_layer)
+    with torch._inductor.config.patch(settings):
+        compiled_by(lambda x, w: layer(layer(x, w), w), graphs)
+    (gm,) = graphs
+    return gm, len({call.args[1] for call in gm.graph.find_nodes(op="call_function", target=_CALL)})
+
+
+_CALL = torch.ops.higher_order.invoke_subgraph
+X, W = torch.ones(4, 8), torch.ones(8, 8)
+
+
+@pytest.mark.parametrize("setting", ["fallback_random", "align_random_eager"])
+def test_no_draw_is_in_a_body_where_draws_run_in_place(setting):
+    def compiled_by(program, graphs):
+        torch.compile(program, backend=lambda gm, _: graphs.append(gm) or gm)(X, W)
+
+    assert _graph(compiled_by)[1] == 1
+    torch._dynamo.reset()
+    gm, _ = _graph(compiled_by, **{setting: True})
+    bodies = [part.graph for part in gm.children()]
+    assert len(gm.graph.find_nodes(op="call_function", target=F.dropout)) == 4
+    assert not any(body.find_nodes(op="call_function", target=F.dropout) for body in bodies)
+
+
+def test_an_export_draws_outside_of_bodies():
+    """Who compiles its joint graph may not partition bodies, and would draw again in the backward."""
+
+    class Net(nn.Module):
+        def forward(self, x, w):
+            layer = region(_layer)
+            return layer(layer(x, w), w)
+
+    gm = torch.export.export(Net(), (X, W), strict=True).graph_module
+    assert len([n for n in gm.graph.nodes if "dropout" in str(n.target)]) == 4
+
+
+def test_options_that_run_draws_in_place_inline_regions():
+    """Dynamo does not know of the options of a compile; a draw that nobody reads is run by flat."""
+    layer = region(_layer)
+
+    def program(x, w, layer=layer):
+        layer(x, w)
+        return layer(x, w)
+
+    found = []
+    for each in (layer, _layer):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        compiled = torch.compile(functools.partial(program, layer=each), options={"fallback_random": True})
+        found.append((compiled(X, W), torch.rand(3)))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_numbers_of_a_body_with_dynamic_sizes(grad):
+    found = []
+    for each in (_layer, region(_layer)):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x, w, f=each: f(f(x, w), w), backend=SeededBackend(), dynamic=True)
+        torch.manual_seed(0)
+        x, w = torch.randn(6, 8, requires_grad=grad), torch.randn(8, 8)
+        result = compiled(x, w)
+        found.append((result.detach(), *(torch.autograd.grad(result.sum(), x) if grad else ())))
+    torch.testing.assert_close(*found, rtol=0, atol=0)

@@ -31,6 +31,7 @@ import torch._logging
 import torch.fx
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, node_storages
 from torch._dynamo.regions.outline.bodies import Bodies
+from torch._dynamo.regions.outline.draws import seeds_only
 from torch._dynamo.regions.outline.find import Finder
 from torch._dynamo.regions.outline.fit import Fitter
 from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
@@ -104,7 +105,7 @@ class GraphRegionTracker:
         # The global state in which the frame began, and the attention kernels that it enables.
         self._began_with = global_state_key()
         self._attention_kernels = frozenset(kernel.name for kernel in torch.nn.attention._cur_sdpa_kernel_backends())
-        # Whether a region may hold switches of global state, and may lie where the program has entered autocast.
+        # Whether a region may hold switches of global state, lie where the program has entered autocast, and draw.
         self.switches = True
         # node -> indices, among the nodes of its flattened args and kwargs, of those that its run on fake tensors
         # changed.
@@ -279,7 +280,8 @@ class GraphRegionTracker:
         if not self.switches:
             same = ambient_state(state) == ambient_state(began)
         attention = attention_choice(state) == attention_choice(began)
-        return NodeState(bool(autocasts_in(state)), attention, same, bool(autocasts_in(began)))
+        may_draw = self.switches and seeds_only()
+        return NodeState(bool(autocasts_in(state)), attention, same, bool(autocasts_in(began)), may_draw)
 
     def _numbered(
         self,

@@ -1,9 +1,11 @@
 """Overlay of torch._inductor.compile_fx: passes regions only to wrappers that can call them.
 
 Inductor's C++ and FX wrappers (``cpp_wrapper``, AOTInductor) have no code for a call of a region and raise. For these
-wrappers, regions are inlined first, so the program compiles as without regions. The capabilities of the C++ compiler
-are probed in the background (Note [The compiler is asked early] in cpu_vec_isa.py). A graph with calls of regions, a
-backward too, is compiled as a program with regions (Note [Off means off] in regions/switch.py).
+wrappers, regions are inlined first, so the program compiles as without regions. So are regions if one draws random
+numbers and the program's ``options``, of which Dynamo does not know, make Inductor run draws where they stand. The
+capabilities of the C++ compiler are probed in the background (Note [The compiler is asked early] in cpu_vec_isa.py). A
+graph with calls of regions, a backward too, is compiled as a program with regions (Note [Off means off] in
+regions/switch.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch._functorch._aot_autograd.region_seeds import (
     calls_with_bodies,
     draws,
     give_seeds,
-    is_partitioning_body,
+    in_its_passes,
     merge_seeds,
     take_seeds,
 )
@@ -39,6 +41,10 @@ def _calls_regions(graph: Any) -> bool:
     return isinstance(graph, GraphModule) and has_calls(graph.graph)
 
 
+def _draws_in_bodies(graph: GraphModule) -> bool:
+    return any(draws(body) for _, _, body in calls_with_bodies(graph))
+
+
 @replaces
 def compile_fx(
     model_: GraphModule,
@@ -56,7 +62,8 @@ def compile_fx(
         with compiling(has_regions()):
             return compile_it(*given, compile_region_name)
     with compiling(True):
-        if config.cpp_wrapper or config.fx_wrapper:
+        in_place = config.fallback_random or config.align_random_eager
+        if config.cpp_wrapper or config.fx_wrapper or (in_place and _draws_in_bodies(model_)):
             inline_invoke_subgraph(model_)
             model_.recompile()
         if not config_patches:
@@ -78,16 +85,17 @@ def _recursive_joint_graph_passes(
     gm: GraphModule, skip_invoke_subgraph: bool = False, input_device: torch.device | None = None
 ) -> GraphModule:
     run_passes = stock("torch._inductor.compile_fx:_recursive_joint_graph_passes")
-    gm = run_passes(gm, skip_invoke_subgraph, input_device)
     # See Note [A body is given its seeds]
-    for _, name, body in calls_with_bodies(gm):
-        if skip_invoke_subgraph and not name.startswith("partitioned_") and draws(body):
-            # The partitioner was not given this body, through which no gradient flows.
-            body = _recursive_joint_graph_passes(body, False, input_device)
-            setattr(gm, name, body)
-        take_seeds(body)
-    give_seeds(gm)
-    merge_seeds(gm)
-    if is_partitioning_body():
-        take_seeds(gm)
+    with in_its_passes() as is_body:
+        gm = run_passes(gm, skip_invoke_subgraph, input_device)
+        for _, name, body in calls_with_bodies(gm):
+            if skip_invoke_subgraph and not name.startswith("partitioned_") and draws(body):
+                # The partitioner was not given this body, through which no gradient flows.
+                body = _recursive_joint_graph_passes(body, False, input_device)
+                setattr(gm, name, body)
+            take_seeds(body)
+        give_seeds(gm)
+        merge_seeds(gm)
+        if is_body:
+            take_seeds(gm)
     return gm

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.fx.operator_facts import draws_random_numbers
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 
@@ -33,6 +33,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 # or the node around a call that passes them.
 SEEDS = "region_seeds"
 _CALL = torch.ops.higher_order.invoke_subgraph
+_OPERATORS = ("call_function", "call_method")
 # Whether what is partitioned in this context is the joint body of a region.
 _in_body: contextvars.ContextVar[bool] = contextvars.ContextVar("region_seeds_in_body", default=False)
 
@@ -47,9 +48,15 @@ def partitioning_bodies() -> Iterator[None]:
         _in_body.reset(token)
 
 
-def is_partitioning_body() -> bool:
-    """Whether the graph that is partitioned now is the joint body of a region."""
-    return _in_body.get()
+@contextlib.contextmanager
+def in_its_passes() -> Iterator[bool]:
+    """Within, a graph runs through its passes. Yields whether it is the joint body of a region; no graph in it is."""
+    is_body = _in_body.get()
+    token = _in_body.set(False)
+    try:
+        yield is_body
+    finally:
+        _in_body.reset(token)
 
 
 def calls_with_bodies(gm: GraphModule) -> Iterator[tuple[Node, str, GraphModule]]:
@@ -74,12 +81,8 @@ def _takers(gm: GraphModule) -> list[Node]:
 
 def draws(body: GraphModule) -> bool:
     """Whether ``body`` draws random numbers, in itself or in a body that it calls."""
-    seeded = torch.Tag.nondeterministic_seeded
-    for part in body.modules():
-        for node in part.graph.nodes if isinstance(part, GraphModule) else ():
-            if isinstance(node.target, OpOverload) and seeded in node.target.tags:
-                return True
-    return False
+    graphs = [part.graph for part in body.modules() if isinstance(part, GraphModule)]
+    return any(draws_random_numbers(n) for graph in graphs for n in graph.nodes if n.op in _OPERATORS)
 
 
 def _note(node: Node, make: Callable[[], torch.Tensor], mode: Any) -> None:

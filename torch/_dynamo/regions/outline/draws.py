@@ -9,7 +9,9 @@ before them if the graph has no seed yet. A draw in a body comes after the seeds
 stays outside; so does one with a generator of the program's, and attention on a GPU, whose kernel draws by itself.
 
 A draw stays outside, too, if nothing that the graph returns depends on it, or if ``fallback_random`` makes Inductor run
-all draws where they stand. A backend may still run a draw whose result nobody reads, but drops a call as a whole.
+all draws where they stand. A backend may still run a draw whose result nobody reads, but drops a call as a whole. In an
+export too: nothing says that who compiles the joint graph of the exported program partitions the bodies in it, and a
+body that is not partitioned draws again in the backward.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _FROM_SEEDS = frozenset(["dropout", "rand", "rand_like", "randn", "randn_like", 
 _ATTENTION = "scaled_dot_product_attention"
 
 
-def _seeds_only() -> bool:
+def seeds_only() -> bool:
     """Whether the settings let a draw of Inductor's depend on nothing but its seed."""
     inductor = sys.modules.get("torch._inductor.config")
     if inductor is not None and (inductor.align_random_eager or inductor.fallback_random):
@@ -42,8 +44,6 @@ def _seeds_only() -> bool:
 def is_free_draw(node: Node) -> bool:
     """Whether ``node`` draws random numbers that are the same in a body: Note [Random numbers in a body]."""
     name = target_name(node)
-    if not _seeds_only():
-        return False
     if name not in _FROM_SEEDS or node.kwargs.get("generator") is not None:
         return False
     if any(_is_generator(a) for a in (*node.args, *node.kwargs.values())):

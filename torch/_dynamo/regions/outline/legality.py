@@ -68,6 +68,8 @@ class NodeState(NamedTuple):
     others: bool
     # Whether autocast was on when the frame began.
     began_in_autocast: bool
+    # Whether a region of the frame may draw random numbers at all.
+    may_draw: bool
 
 
 def illegal_nodes(
@@ -107,6 +109,8 @@ def _illegal_by_state(view: GraphView, i: int, state: NodeState | None, body: Bo
         return None
     if state is None:
         return IllegalReason.UNKNOWN_TARGET
+    if draws_random_numbers(view.nodes[i]) and not (state.may_draw and is_free_draw(view.nodes[i])):
+        return IllegalReason.RANDOM
     if not state.others or not (state.attention or i in view.switches.choosing):
         return IllegalReason.OTHER_STATE
     if not state.autocast or i not in view.keeping_casts:
@@ -126,8 +130,6 @@ def _illegal_alone(
             return reason
     elif operator_class(node) is not OperatorClass.PURE:
         return IllegalReason.UNKNOWN_TARGET
-    if draws_random_numbers(node) and not is_free_draw(node):
-        return IllegalReason.RANDOM
     if writes and writes_a_list(node):
         return IllegalReason.WRITES_A_LIST
     value = node.meta.get("example_value")
