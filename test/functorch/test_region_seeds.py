@@ -109,7 +109,7 @@ def _kinds(x, weights, mark):
     return x
 
 
-def _nobody_reads(x, weights, mark):
+def _never_read(x, weights, mark):
     def layer(x, w):
         F.dropout(x, 0.5)
         return F.dropout((x @ w).relu(), 0.5) * 2, F.dropout(x.cos(), 0.1)
@@ -142,7 +142,7 @@ PROGRAMS = [
     _nested_twice_on_the_same,
     _without_gradient,
     _kinds,
-    _nobody_reads,
+    _never_read,
     _draws_that_run_in_place,
 ]
 # Without gradients, stock's AOTAutograd refuses a checkpoint that draws.
@@ -291,7 +291,7 @@ def test_an_export_draws_outside_of_bodies():
 
 
 def test_options_that_run_draws_in_place_inline_regions():
-    """Dynamo does not know of the options of a compile; a draw that nobody reads is run by flat."""
+    """Dynamo does not know of the options of a compile; a draw that is never read is run by flat."""
     layer = region(_layer)
 
     def program(x, w, layer=layer):

@@ -96,8 +96,7 @@ def take_seeds(body: GraphModule) -> None:
     for taker in _takers(body):
         primals = [n for n in body.graph.find_nodes(op="placeholder") if "tangents" not in str(n.target)]
         first = next(iter(body.graph.nodes))
-        place = body.graph.inserting_after(primals[-1]) if primals else body.graph.inserting_before(first)
-        with place:
+        with body.graph.inserting_after(primals[-1]) if primals else body.graph.inserting_before(first):
             operand = body.graph.placeholder(f"{SEEDS}_{len(primals)}")
         operand.meta = {**taker.meta, SEEDS: taker.args[0]}
         taker.replace_all_uses_with(operand)
@@ -161,22 +160,22 @@ def _merge(gm: GraphModule, takers: list[Node]) -> None:
     for taker in takers:
         uses.update({taker: taker.meta[SEEDS]} if SEEDS in taker.meta else dict.fromkeys(taker.users, 1))
     order = {node: index for index, node in enumerate(graph.nodes)}
-    places = sorted(uses, key=order.__getitem__)
+    users = sorted(uses, key=order.__getitem__)
     mode = takers[0].meta["val"].fake_mode
     with graph.inserting_before(min(takers, key=order.__getitem__)):
         every = graph.call_function(_inductor_seeds(), (sum(uses.values()), takers[0].args[1]))
     like = takers[0].meta["val"]
     _note(every, lambda: like.new_empty([sum(uses.values())]), mode)
     begin = 0
-    for place in places:
-        end = begin + uses[place]
-        if SEEDS in place.meta:
-            with graph.inserting_before(place):
+    for user in users:
+        end = begin + uses[user]
+        if SEEDS in user.meta:
+            with graph.inserting_before(user):
                 part = graph.call_function(torch.ops.aten.slice.Tensor, (every, 0, begin, end))
             _note(part, lambda b=begin, e=end: every.meta["val"][b:e], mode)  # type: ignore[misc]
-            place.replace_all_uses_with(part)
+            user.replace_all_uses_with(part)
         else:
-            place.args = (every, begin)
+            user.args = (every, begin)
         begin = end
     for taker in takers:
         graph.erase_node(taker)
