@@ -151,8 +151,6 @@ SYSTEMS = (
         "The read set of one call with the sources of another: each guard is the same, installed again, an alias, "
         "or a named reason not to reuse. Tables decide for each kind of guard, source and value that Dynamo has.",
         (
-            f"{_TRACE}built",
-            f"{_TRACE}floats",
             f"{_TRACE}guard_facts",
             f"{_TRACE}objects",
             f"{_TRACE}operands",
@@ -166,6 +164,13 @@ SYSTEMS = (
             "dynamo/regions/trace/test_lookup",
             "dynamo/regions/trace/test_decisions",
         ),
+    ),
+    System(
+        "Numbers with symbols in another call",
+        "A symbolic float is an operand of each call, with the guards that tracing the call would make of it; what "
+        "Dynamo builds of another call's tensors and numbers must be what it built of the traced call's.",
+        (f"{_TRACE}built", f"{_TRACE}floats"),
+        ("dynamo/regions/trace/test_dynamic_number_of_known_object", "dynamo/regions/trace/test_floats"),
     ),
     System(
         "Reuse traced regions",
