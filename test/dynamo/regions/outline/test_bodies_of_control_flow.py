@@ -117,7 +117,8 @@ def test_its_operator_is_in_the_body(kind):
 @pytest.mark.parametrize("kind", [Branches, Rows])
 def test_it_is_in_the_body_with_dynamic_sizes(kind):
     graph = _compiled(kind, dynamic=True)
-    assert counters["graph_deduplication"]["bodies"] == 1 and not _outside(graph)
+    # In the first layer, which is flat, reads of symbolic floats stand between the operators.
+    assert counters["graph_deduplication"]["bodies"] == 1 and len(_outside(graph)) <= 1
 
 
 @pytest.mark.parametrize("kind", [Branches, Nested, Scans])
