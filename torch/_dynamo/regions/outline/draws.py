@@ -10,8 +10,8 @@ stays outside; so does one with a generator of the program's, and attention on a
 
 A draw stays outside, too, if nothing that the graph returns depends on it, or if ``fallback_random`` makes Inductor run
 all draws where they stand. A backend may still run a draw whose result is never read, but drops a call as a whole. In
-an export all draws stay outside: whoever compiles the joint graph of the exported program may not partition the bodies
-in it, and a body that is not partitioned draws again in the backward.
+an export all draws stay outside: the compiler of the exported program's joint graph may not partition the bodies in it,
+and a body that is not partitioned draws again in the backward.
 """
 
 from __future__ import annotations
