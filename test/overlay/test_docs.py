@@ -16,16 +16,20 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PRODUCT = [*(REPO / "torch").rglob("*.py"), *(REPO / "torch_regions").rglob("*.py")]
 
 
+def _prose(text):
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def anchors(text):
     """What a link to a heading of a page is called, as GitHub and mkdocs make it."""
-    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", _prose(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", [*PAGES, *REPO.glob("*.md")], ids=lambda page: str(page.relative_to(REPO)))
 def test_each_link_leads_to_something(page):
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    for link in LINK.findall(text):
+    for link in LINK.findall(_prose(page.read_text())):
         if "://" in link or link.startswith("mailto:"):
             continue
         path, _, anchor = link.partition("#")

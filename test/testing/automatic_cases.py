@@ -38,6 +38,11 @@ class Stack(torch.nn.Module):
         return x
 
 
+def stack_of(kind):
+    """Makes a stack of four blocks of one class."""
+    return lambda: Stack([kind(4) for _ in range(4)])
+
+
 class Odd(torch.nn.Module):
     def __init__(self, k):
         super().__init__()

@@ -15,7 +15,7 @@ With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -41,6 +41,15 @@ def number(value: Any) -> Hashable:
 def has_calls(graph: Graph) -> bool:
     """Whether a graph calls regions."""
     return bool(graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph, sort=False))
+
+
+def calls_with_bodies(gm: GraphModule) -> Iterator[tuple[Node, str, GraphModule]]:
+    """The calls of regions in ``gm``, each with the name of its body in ``gm`` and the body."""
+    for call in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
+        name = str(call.args[0].target)
+        body = getattr(gm, name, None)
+        if isinstance(body, GraphModule):
+            yield call, name, body
 
 
 def body_of(subgraph: Any) -> Any:

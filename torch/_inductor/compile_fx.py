@@ -17,7 +17,6 @@ import torch
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import compiling, has_regions
 from torch._functorch._aot_autograd.region_seeds import (
-    calls_with_bodies,
     draws,
     give_seeds,
     in_its_passes,
@@ -25,7 +24,7 @@ from torch._functorch._aot_autograd.region_seeds import (
     take_seeds,
 )
 from torch._higher_order_ops.passes.inline_invoke_subgraph import inline_invoke_subgraph
-from torch._higher_order_ops.region_metadata import has_calls
+from torch._higher_order_ops.region_metadata import calls_with_bodies, has_calls
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.cpu_vec_isa import ask_early

@@ -30,6 +30,7 @@ from torch.fx.operator_facts import is_body
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 
+CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 # The entry of a checkpoint body's ``meta`` in which Dynamo keeps the checkpoint's context_fn.
 CONTEXT_FN = "_checkpoint_context_fn"
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.regions.options import verifying
-from torch._higher_order_ops.region_metadata import on_storage
+from torch._higher_order_ops.region_metadata import calls_with_bodies, on_storage
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -125,10 +125,10 @@ class _Call:
 def say_aliases_of_regions(gm: GraphModule) -> None:
     """Corrects, call by call, the fake tensors in `gm` of the results of its partitioned regions."""
     found = False
-    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
-        if isinstance(node.args[1], str) and node.args[1].startswith("partitioned_"):
+    for call, _, body in calls_with_bodies(gm):
+        if isinstance(call.args[1], str) and call.args[1].startswith("partitioned_"):
             found = True
-            _Call(node, getattr(gm, node.args[0].target)).say_aliases()
+            _Call(call, body).say_aliases()
     if found:
         if verifying():
             gm.graph.lint()

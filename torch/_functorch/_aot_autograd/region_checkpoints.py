@@ -12,20 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch._functorch.partitioners import must_recompute
+from torch._higher_order_ops.region_metadata import calls_with_bodies
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 
 def _backward_calls(joint_gm: GraphModule) -> Iterator[tuple[Node, GraphModule]]:
     """The calls of joint bodies, and the bodies. A joint call takes the operands of its forward call first."""
-    for call in joint_gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
-        name, graph = call.args[1], call.args[0]
-        if isinstance(name, str) and name.startswith("bw_") and isinstance(graph, Node):
-            body = getattr(joint_gm, str(graph.target))
-            if isinstance(body, GraphModule):
-                yield call, body
+    for call, _, body in calls_with_bodies(joint_gm):
+        if isinstance(call.args[1], str) and call.args[1].startswith("bw_"):
+            yield call, body
 
 
 def save_between_checkpoints(joint_gm: GraphModule) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops.invoke_subgraph import _next_invoke_subgraph_call_id
 from torch._higher_order_ops.missing_gradients import name_of_forward
+from torch._higher_order_ops.region_metadata import calls_with_bodies
 from torch.fx import GraphModule, Node
 
 
@@ -60,9 +61,8 @@ def pair_inner_calls(body: GraphModule) -> bool:
 def inner_bodies(joint_gm: GraphModule) -> Iterator[GraphModule]:
     """The joint bodies in `joint_gm` that contain regions, with their calls paired for partitioning."""
     seen = set()
-    for call in _calls(joint_gm, "bw_"):
-        name = call.args[0].target  # type: ignore[union-attr]
-        body = getattr(joint_gm, str(name))
-        if name not in seen and isinstance(body, GraphModule) and pair_inner_calls(body):
-            yield body
-        seen.add(name)
+    for call, name, body in calls_with_bodies(joint_gm):
+        if name not in seen and isinstance(call.args[1], str) and call.args[1].startswith("bw_"):
+            seen.add(name)
+            if pair_inner_calls(body):
+                yield body

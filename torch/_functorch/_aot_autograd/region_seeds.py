@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._higher_order_ops.region_metadata import calls_with_bodies
 from torch.fx import GraphModule, Node
 from torch.fx.operator_facts import draws_random_numbers
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
@@ -32,7 +33,6 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 # Key in the ``meta`` of a node: the number of seeds that it stands for. It is the operand of a body that takes seeds,
 # or the node around a call that passes them.
 SEEDS = "region_seeds"
-_CALL = torch.ops.higher_order.invoke_subgraph
 _OPERATORS = ("call_function", "call_method")
 # Whether what is partitioned in this context is the joint body of a region.
 _in_body: contextvars.ContextVar[bool] = contextvars.ContextVar("region_seeds_in_body", default=False)
@@ -57,15 +57,6 @@ def in_its_passes() -> Iterator[bool]:
         yield is_body
     finally:
         _in_body.reset(token)
-
-
-def calls_with_bodies(gm: GraphModule) -> Iterator[tuple[Node, str, GraphModule]]:
-    """The calls of regions in ``gm``, each with the name of its body in ``gm`` and the body."""
-    for call in gm.graph.find_nodes(op="call_function", target=_CALL):
-        name = str(call.args[0].target)
-        body = getattr(gm, name, None)
-        if isinstance(body, GraphModule):
-            yield call, name, body
 
 
 def _inductor_seeds() -> Any:
@@ -114,8 +105,8 @@ def example_of_seeds(operand: Node) -> torch.Tensor:
         return val.new_empty([len(val) + 1])[1:]  # type: ignore[no-any-return]
 
 
-def give_seeds(gm: GraphModule) -> bool:
-    """Passes seeds to the calls in ``gm`` whose bodies take some and that pass none yet; returns whether there are any.
+def give_seeds(gm: GraphModule) -> None:
+    """Passes seeds to the calls in ``gm`` whose bodies take some and that pass none yet.
 
     Each call takes them by a node of its own, until ``merge_seeds``.
     """
@@ -136,7 +127,6 @@ def give_seeds(gm: GraphModule) -> bool:
             given = True
     if given:
         gm.recompile()
-    return given
 
 
 def merge_seeds(gm: GraphModule) -> None:

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 import torch._dynamo
-from testing.automatic_cases import Block, Stack, X, check, compare, names
+from testing.automatic_cases import Block, Stack, X, check, compare, names, stack_of
 from torch._dynamo.regions.outcomes import outcomes
 from torch._dynamo.regions.outline.legality import IllegalReason
 from torch._dynamo.utils import counters
@@ -70,10 +70,6 @@ class InPlace(Block):
         return PLAIN(lambda t: self.norm(self.linear(t)).mul_(2).relu_() + t, x)
 
 
-def _of(kind):
-    return lambda: Stack([kind(4) for _ in range(4)])
-
-
 KINDS = {
     "non-reentrant": _class(PLAIN),
     "reentrant": _class(functools.partial(checkpoint, use_reentrant=True)),
@@ -92,7 +88,7 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_block_with_a_checkpoint_is_traced_once_and_has_one_body(name, backend):
-    check(_of(KINDS[name]), X, backend=backend)
+    check(stack_of(KINDS[name]), X, backend=backend)
     assert [o.outcome.name for o in outcomes()] == ["REUSED"] * 3 + ["TRACED"]
     counted = counters["graph_deduplication"]
     assert counted["bodies"] and counted["operators_outlined"] >= 4 * 4
@@ -100,7 +96,7 @@ def test_a_block_with_a_checkpoint_is_traced_once_and_has_one_body(name, backend
 
 @pytest.mark.parametrize("name", ["non-reentrant", "policy", "nested", "several results"])
 def test_inductor(name):
-    compare(_of(KINDS[name]), X, backend="inductor")
+    compare(stack_of(KINDS[name]), X, backend="inductor")
     assert counters["graph_deduplication"]["bodies"]
 
 
@@ -193,8 +189,8 @@ REFUSED = {
 def test_what_no_region_may_hold_is_in_no_body_either(name):
     kind, reason = REFUSED[name]
     DECISIONS.clear()
-    check(_of(kind), X)
-    assert reason in _flagged(_of(kind)(), X.clone().requires_grad_())
+    check(stack_of(kind), X)
+    assert reason in _flagged(stack_of(kind)(), X.clone().requires_grad_())
     assert not counters["graph_deduplication"]["operators_outlined"]
 
 
@@ -203,7 +199,7 @@ def test_a_policy_with_a_memory_is_asked_as_often_as_flat():
     for flag in (False, True):
         DECISIONS.clear()
         with torch._dynamo.config.patch(use_graph_deduplication=flag):
-            compare(_of(_class(selective(counts))), X, backend="aot_eager")
+            compare(stack_of(_class(selective(counts))), X, backend="aot_eager")
         asked.append(list(DECISIONS))
     assert asked[0] and asked[0] == asked[1]
 
@@ -264,7 +260,7 @@ def test_blocks_share_a_body_only_if_their_policies_decide_alike(same, as_list):
 
 @pytest.mark.parametrize("kind", ["non-reentrant", "policy", "nested"])
 def test_what_is_saved_is_what_flat_saves(kind):
-    flat, flag = _saved(_of(KINDS[kind]), False), _saved(_of(KINDS[kind]), True)
+    flat, flag = _saved(stack_of(KINDS[kind]), False), _saved(stack_of(KINDS[kind]), True)
     assert counters["graph_deduplication"]["bodies"]
     assert len(flag) - len(flat) in (0, 1) and set(flag) == set(flat)
 
@@ -289,7 +285,7 @@ def test_a_change_behind_a_reused_block_recompiles_as_flat(name, change):
     def compiles(flag):
         torch._dynamo.reset()
         torch.manual_seed(0)
-        model, seen = _of(KINDS[name])(), []
+        model, seen = stack_of(KINDS[name])(), []
         counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
         with torch._dynamo.config.patch(use_graph_deduplication=flag, graph_deduplication_lint=True):
             step = torch.compile(model, backend=counter)
@@ -321,6 +317,6 @@ def test_what_a_body_reads_its_region_reads(monkeypatch):
 
     monkeypatch.setattr(call, "save", saved)
     for kind in (Block, KINDS["non-reentrant"]):
-        _flagged(_of(kind)(), X.clone().requires_grad_())
+        _flagged(stack_of(kind)(), X.clone().requires_grad_())
     parameters = {s for s in read["Block"] if "_parameters" in s or "scale" in s}
     assert parameters and parameters <= read["Checkpointed"]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from testing.automatic_cases import Block, Stack, X, check, compare
+from testing.automatic_cases import Block, X, check, compare, stack_of
 from torch._dynamo.regions.outcomes import outcomes
 from torch._dynamo.utils import counters
 from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
@@ -73,16 +73,12 @@ class Loops(Block):
         return x + h.relu() * self.scale
 
 
-def _of(kind):
-    return lambda: Stack([kind(4) for _ in range(4)])
-
-
 KINDS = [Branches, Nested, Several, Detached, Rows, Scans, Vmapped, Loops]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_block_with_control_flow_is_traced_once_and_has_one_body(kind):
-    check(_of(kind), X)
+    check(stack_of(kind), X)
     assert [o.outcome.name for o in outcomes()] == ["REUSED"] * 3 + ["TRACED"]
 
 
@@ -96,7 +92,7 @@ def _compiled(kind, training=True, dynamic=None):
         graphs.append(graph)
         return graph
 
-    model = _of(kind)()
+    model = stack_of(kind)()
     with torch._dynamo.config.patch(use_graph_deduplication=True), torch.set_grad_enabled(training):
         torch.compile(model, backend=keep, dynamic=dynamic)(X.clone().requires_grad_(training))
     return graphs[0]
@@ -123,12 +119,12 @@ def test_it_is_in_the_body_with_dynamic_sizes(kind):
 
 @pytest.mark.parametrize("kind", [Branches, Nested, Scans])
 def test_inductor(kind):
-    compare(_of(kind), X, backend="inductor")
+    compare(stack_of(kind), X, backend="inductor")
     assert counters["graph_deduplication"]["bodies"]
 
 
 def test_inductor_loops():
-    compare(_of(Loops), X, backend="inductor", training=False)
+    compare(stack_of(Loops), X, backend="inductor", training=False)
     assert counters["graph_deduplication"]["bodies"]
 
 
@@ -160,7 +156,7 @@ class Writes(Block):
 @pytest.mark.parametrize("kind", [Draws, Writes])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_branch_that_draws_or_writes_is_in_no_body(kind, backend):
-    compare(_of(kind), X, backend=backend, training=kind is Draws)
+    compare(stack_of(kind), X, backend=backend, training=kind is Draws)
     assert len(_outside(_compiled(kind, training=kind is Draws))) == 4
 
 
@@ -179,5 +175,5 @@ class Differs(Block):
 
 
 def test_operators_whose_branches_differ_in_a_constant_share_no_body():
-    compare(_of(Differs), X)
+    compare(stack_of(Differs), X)
     assert counters["graph_deduplication"]["bodies"] == 2

@@ -29,12 +29,11 @@ import torch.fx
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, constant_key
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._dynamo.regions.outline.legality import IllegalReason, NodeState, illegal_nodes
-from torch._dynamo.regions.policies import CONTEXT_FN, policy_key
+from torch._dynamo.regions.policies import CHECKPOINT, CONTEXT_FN, policy_key
 from torch.fx.operator_facts import draws_random_numbers, is_body, is_switch, runs_its_bodies
 
 
 Node = torch.fx.Node
-_CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
 
 def _is_known(module: torch.fx.GraphModule) -> bool:
@@ -90,7 +89,7 @@ class Bodies:
         """Why the bodies of the operator ``node`` may not be in a region, or None."""
         for operand in node.all_input_nodes:
             if is_body(operand):
-                if node.target is not _CHECKPOINT and self._draws(operand):
+                if node.target is not CHECKPOINT and self._draws(operand):
                     return IllegalReason.RANDOM
                 if (reason := self._illegal_body(operand)) is not None:
                     return reason

@@ -23,7 +23,7 @@ import torch
 import torch.fx
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._functorch import config as functorch_config
-from torch.fx.operator_facts import draws_random_numbers, runs_its_bodies, target_name
+from torch.fx.operator_facts import runs_its_bodies, target_name
 
 
 Node = torch.fx.Node
@@ -60,9 +60,9 @@ def _is_on_cpu(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
-def idle_draws(view: GraphView) -> set[int]:
-    """Positions of the draws that lead to nothing which the graph returns or writes."""
-    drawing = {i for i, node in enumerate(view.nodes) if runs_its_bodies(node) or draws_random_numbers(node)}
+def idle_draws(view: GraphView, draws: set[int]) -> set[int]:
+    """Which of ``draws``, and of the operators that run bodies, lead to nothing that the graph returns or writes."""
+    drawing = draws.union(i for i, node in enumerate(view.nodes) if runs_its_bodies(node))
     if drawing:
         # Latest first, so that one sweep reaches every node that leads to a result.
         reaching = {i for i, last in enumerate(view.last_use) if last == len(view.nodes)} | view.writes.keys()

@@ -84,15 +84,16 @@ def illegal_nodes(
     not be in a region, or None. ``body(node)``: the graph that a ``get_attr`` node stands for.
     """
     illegal: dict[int, IllegalReason] = {}
+    draws = {i for i, node in enumerate(view.nodes) if draws_random_numbers(node)}
     for i, node in enumerate(view.nodes):
         if i in view.switches.paired and is_switch(node):
             if asks_to_keep(node):
                 illegal[i] = IllegalReason.KEEPS_CASTS
             continue
-        reason = _illegal_by_state(view, i, state(node), body)
+        reason = _illegal_by_state(view, i, state(node), body, i in draws)
         if reason := reason or _illegal_alone(node, i in view.writes, illegal_bodies):
             illegal[i] = reason
-    for i in idle_draws(view):
+    for i in idle_draws(view, draws):
         illegal.setdefault(i, IllegalReason.RANDOM)
     # Latest first, so that one sweep reaches every node that a gradient goes through.
     differentiated: set[int] = set()
@@ -104,12 +105,14 @@ def illegal_nodes(
     return illegal
 
 
-def _illegal_by_state(view: GraphView, i: int, state: NodeState | None, body: Body) -> IllegalReason | None:
+def _illegal_by_state(
+    view: GraphView, i: int, state: NodeState | None, body: Body, draws: bool
+) -> IllegalReason | None:
     if is_bracket(view.nodes[i]):
         return None
     if state is None:
         return IllegalReason.UNKNOWN_TARGET
-    if draws_random_numbers(view.nodes[i]) and not (state.may_draw and is_free_draw(view.nodes[i])):
+    if draws and not (state.may_draw and is_free_draw(view.nodes[i])):
         return IllegalReason.RANDOM
     if not state.others or not (state.attention or i in view.switches.choosing):
         return IllegalReason.OTHER_STATE

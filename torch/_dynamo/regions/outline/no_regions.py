@@ -15,13 +15,12 @@ import torch.fx
 from torch._dynamo.regions.facts import CompileFacts, by_function
 from torch._dynamo.regions.outcomes import CallOutcome, RegionInlineReason
 from torch._dynamo.regions.outline.policy import policy_in
+from torch._dynamo.regions.policies import CHECKPOINT
 from torch._dynamo.regions.source_names import readable
 from torch._dynamo.utils import counters
 
 
 Node = torch.fx.Node
-# Around a layer as a rule, so it counts as one. Other operators with bodies are parts of a layer.
-_CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 # Targets of what a call of a body consists of.
 _OF_CALLS = {torch.ops.higher_order.invoke_subgraph, operator.getitem}
 # Reasons behind which there is one of the operators in the call.
@@ -96,7 +95,8 @@ def _in_graph(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, A
         if node.op in ("call_function", "call_method"):
             for path, kind in node.meta.get("nn_module_stack", {}).values():
                 members[kind, path].append(node)
-            if node.target is _CHECKPOINT:
+            # Around a layer as a rule, so it counts as one. Other operators with bodies are parts of a layer.
+            if node.target is CHECKPOINT:
                 members[node.target, node.name].append(node)
     groups: dict[Any, list[list[Node]]] = collections.defaultdict(list)
     for (kind, _), nodes in members.items():
@@ -114,7 +114,7 @@ def _in_graph(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, A
 
 
 def _is_large(nodes: list[Node]) -> bool:
-    return len(nodes) >= policy_in(depth=0).least_length or any(node.target is _CHECKPOINT for node in nodes)
+    return len(nodes) >= policy_in(depth=0).least_length or any(node.target is CHECKPOINT for node in nodes)
 
 
 def _reasons(alike: list[list[Node]], left_out: dict[Node, Any]) -> Iterator[Any]:
