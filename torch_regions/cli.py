@@ -1,4 +1,4 @@
-"""`python -m torch_regions status | explain | verify | diff | export | refresh`."""
+"""`python -m torch_regions status | explain | reasons | verify | diff | export | refresh`."""
 
 from __future__ import annotations
 
@@ -157,6 +157,27 @@ def _explain_command(parsed: Any) -> int:
         return 2
 
 
+def _reasons_command(names: Sequence[str]) -> int:
+    from torch_regions._report.advice import REASONS
+
+    found = status()
+    if not found.active:
+        _fail(f"the overlay is off, and has no reasons then: {found.reason}")
+        return 1
+    wanted = [name.upper() for name in names]
+    if unknown := [name for name in wanted if not any(name in reasons.advice for reasons in REASONS)]:
+        _fail(f"no reason is called {unknown[0]!r}; `python -m torch_regions reasons` shows all of them")
+        return 2
+    for reasons in REASONS:
+        shown = [each for each in reasons.causes().items() if not wanted or each[0] in wanted]
+        if shown:
+            _say(reasons.question, "bold")
+        for name, cause in shown:
+            _say(f"  {name}: {cause}")
+            _say(f"    {reasons.advice[name]}", "dim")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m torch_regions", description="The overlay over the installed torch."
@@ -192,6 +213,8 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--flag", action="store_true", help="turn the flag on in the program")
     explain.add_argument("-m", action="store_true", dest="module", help="the program is a module")
     explain.add_argument("program", nargs=argparse.REMAINDER, help="the program, and its arguments")
+    reasons = commands.add_parser("reasons", help="what a reason in a report or a warning means, and what to do")
+    reasons.add_argument("reason", nargs="*", help="names, as GUARD_FAILS (default: all)")
     refresh = commands.add_parser("refresh", help="write the hashes in manifest.toml anew for the installed torch")
     for command in (verify, diff, refresh):
         command.add_argument("--against", metavar="PATH", help="a torch that is installed there, not the running one")
@@ -209,6 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _status(root)
         if parsed.command == "explain":
             return _explain_command(parsed)
+        if parsed.command == "reasons":
+            return _reasons_command(parsed.reason)
         if parsed.command == "verify":
             return _verify_command(root, parsed.against)
         if parsed.command == "diff":

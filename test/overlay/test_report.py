@@ -18,6 +18,7 @@ from torch._functorch._aot_autograd import autograd_cache_misses
 from torch._inductor.regions.cache import BypassReason
 
 import torch_regions
+from torch_regions import cli
 from torch_regions._report import advice
 from torch_regions._report.collect import assemble
 
@@ -77,18 +78,18 @@ def test_each_compile_has_the_times_of_its_stages():
 
 
 def test_a_metric_belongs_to_the_record_that_was_made_in_its_time():
-    record = {"id": "0/0", "calls": [], "frame": "f", "defined": "a.py:1"}
+    record = {"id": "0/0", "calls": [], "left_out": {}, "frame": "f", "defined": "a.py:1"}
     metric = {"id": "0/0", "forward": True, "frame": "f", "defined": "a.py:1", "duration": 10, "times": {}}
     records = [{**record, "at": 1_005_000}, {**record, "at": 2_005_000}]
     metrics = [{**metric, "start": start, "times": {"trace": start}} for start in (2000, 1000)]
-    found = assemble({}, records, metrics, [])["compiles"]
+    found = assemble({"reasons": {}}, records, metrics, [])["compiles"]
     assert [each["stages"]["trace"] for each in found] == [0.001, 0.002]
 
 
 def test_a_record_without_a_metric_has_no_stages():
     """A compile that a backend makes beside Dynamo's own, or whose metrics were dropped."""
-    record = {"id": "0/0", "calls": [], "frame": "f", "defined": "a.py:1", "at": 1_005_000}
-    (found,) = assemble({}, [record], [], [])["compiles"]
+    record = {"id": "0/0", "calls": [], "left_out": {}, "frame": "f", "defined": "a.py:1", "at": 1_005_000}
+    (found,) = assemble({"reasons": {}}, [record], [], [])["compiles"]
     assert found["stages"] == {}
 
 
@@ -173,18 +174,36 @@ def test_without_rich_the_text_is_plain(monkeypatch, capsys):
     assert "Block (automatic)" in capsys.readouterr().err
 
 
-ENUMS = {
-    RegionInlineReason: advice.INLINED,
-    ReuseMissReason: advice.NOT_REUSED,
-    IllegalReason: advice.OPERATORS,
-    BypassReason: advice.NOT_KEPT,
-}
+ENUMS = (RegionInlineReason, ReuseMissReason, IllegalReason, BypassReason)
 
 
 @pytest.mark.parametrize("reasons", ENUMS, ids=lambda enum: enum.__name__)
 def test_each_reason_has_its_cause_and_cure_on_the_page(reasons):
-    assert list(ENUMS[reasons]) == [reason.name for reason in reasons]
+    (meant,) = (each for each in advice.REASONS if each.enum == reasons.__name__)
+    cures = meant.advice
+    assert list(cures) == [reason.name for reason in reasons]
     text = (REPO / "SHARP_EDGES.md").read_text().partition("\n## Reasons\n")[2]
     table = text.partition(f"(`{reasons.__name__}`)\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
-    assert rows == [(reason.name, reason.value, ENUMS[reasons][reason.name]) for reason in reasons]
+    assert rows == [(reason.name, reason.value, cures[reason.name]) for reason in reasons]
+    assert f"\n### {meant.question} (`{reasons.__name__}`)\n" in text
+
+
+def test_the_command_says_what_a_reason_means(capsys):
+    assert cli.main(["reasons", "guard_fails", "RANDOM"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert f"  GUARD_FAILS: {ReuseMissReason.GUARD_FAILS.value}" in said
+    assert f"    {advice.NOT_REUSED['GUARD_FAILS']}" in said
+    assert f"  RANDOM: {IllegalReason.RANDOM.value}" in said
+    assert len(said) == 6
+
+
+def test_the_command_shows_all_reasons(capsys):
+    assert cli.main(["reasons"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {reason.name}: {reason.value}\n" in said for enum in ENUMS for reason in enum)
+
+
+def test_the_command_names_a_reason_that_it_does_not_know(capsys):
+    assert cli.main(["reasons", "GUARD_FAIL"]) == 2
+    assert "'GUARD_FAIL'" in capsys.readouterr().err

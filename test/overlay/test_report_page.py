@@ -65,6 +65,20 @@ def test_it_needs_nothing_else_and_is_small(report):
     assert not re.search(r"""(src|href)\s*=\s*["'](?!#)|@import|url\(""", text)
 
 
+def test_each_reason_links_to_its_cause_and_cure(report):
+    page = _Page(report.html())
+    process = report.data["processes"][0]
+    links = {a["href"] for a in page.all("a")} - {
+        f"#{attrs['id']}" for _, attrs in page.tags if "n" in attrs.get("id", "")
+    }
+    meant = {f"#p0{name}" for name in process["reasons"]}
+    assert links == meant
+    assert "GUARD_FAILS" in process["reasons"]
+    assert meant <= {f"#{attrs['id']}" for tag, attrs in page.tags if tag == "dt"}
+    for cause in process["reasons"].values():
+        assert cause in page.text
+
+
 def test_each_call_is_a_square_in_order_coloured_by_its_body(report):
     page = _Page(report.html())
     squares = [a for a in page.all("a") if re.search(r"\b(TRACED|REUSED|INLINED)\b", a.get("class", ""))]

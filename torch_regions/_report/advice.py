@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import NamedTuple
+
 
 # RegionInlineReason: why a call of a region stays flat.
 INLINED = {
@@ -9,7 +12,7 @@ INLINED = {
     "RAISED": "Nothing, if the program expects the exception; calls that raise none are regions.",
     "NO_OPERATORS": "Nothing: there is nothing to compile.",
     "INSIDE_HIGHER_ORDER_OP": "Call the region outside of `cond`, `while_loop` or `autograd.Function`.",
-    "NO_LEGAL_OPERATORS": "See the operators' own reasons; random ones (dropout) are off in evaluation and with p=0.",
+    "NO_LEGAL_OPERATORS": "See the operators' own reasons, which the report counts.",
     "NOT_REPEATED": "Nothing, if other calls share a body; else see why they were not reused.",
     "NOTHING_INSIDE_BOUNDARY": "Mark more of the program: the layer around it, with operators that make new tensors.",
     "FAILED": "Report it, with the warning in the log; the program is compiled flat.",
@@ -78,6 +81,37 @@ NOT_KEPT = {
     "RESULT": "Return tensors only.",
     "CODE": "Nothing; `TORCH_LOGS=+torch._inductor.regions.bodies` names it.",
 }
+
+
+class Reasons(NamedTuple):
+    """One enum of reasons of the overlay, where it is defined, and what each of its members means to a user."""
+
+    enum: str
+    module: str
+    question: str  # which its members answer
+    advice: dict[str, str]  # its keys are the names of the members, in order
+
+    def causes(self) -> dict[str, str]:
+        """member -> what it says.  Raises ImportError where the overlay is off."""
+        return {reason.name: reason.value for reason in getattr(importlib.import_module(self.module), self.enum)}
+
+
+_OUTCOMES = "torch._dynamo.regions.outcomes"
+# Of a call, or of an operator in it.
+OF_CALLS = (
+    Reasons("RegionInlineReason", _OUTCOMES, "Why a call of a region stays flat", INLINED),
+    Reasons("ReuseMissReason", _OUTCOMES, "Why a call is traced although the region was traced before", NOT_REUSED),
+    Reasons("IllegalReason", "torch._dynamo.regions.outline.legality", "Why an operator is in no region", OPERATORS),
+)
+REASONS = (
+    *OF_CALLS,
+    Reasons(
+        "BypassReason",
+        "torch._inductor.regions.cache",
+        "Why Inductor does not keep a compiled body for other programs",
+        NOT_KEPT,
+    ),
+)
 
 
 def advice_for(call: dict[str, object]) -> str:

@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from typing import Any
 
+from torch_regions._report.advice import OF_CALLS
+
 
 # The version of schema.json. It grows when a reader of an earlier version would go wrong.
 SCHEMA = 1
@@ -41,7 +43,13 @@ def describe() -> dict[str, Any]:
         "torch": str(torch.__version__) if torch is not None else None,
         "overlay": bool(found.active) if found is not None else None,
         "why": found.reason if found is not None and not found.active else "",
+        "reasons": _causes() if found is not None and found.active else {},
     }
+
+
+def _causes() -> dict[str, str]:
+    """reason -> its cause, of all reasons that a call or an operator may have."""
+    return {name: cause for reasons in OF_CALLS for name, cause in reasons.causes().items()}
 
 
 def kept() -> list[Any]:
@@ -109,7 +117,10 @@ def assemble(
     for metric in left:
         if not metric["forward"]:
             _add_backward(compiles, metric)
-    return {**process, "compiles": compiles, "cache": misses}
+    named = {name for each in compiles for call in each["calls"] for name in (call["reason"], call["miss"])}
+    named.update(*(each["left_out"] for each in compiles))
+    causes = {name: cause for name, cause in process["reasons"].items() if name in named}
+    return {**process, "reasons": causes, "compiles": compiles, "cache": misses}
 
 
 def _is_of(metric: dict[str, Any], record: dict[str, Any]) -> bool:

@@ -103,7 +103,8 @@ def _waiting() -> Iterator[list[subprocess.Popen[bytes]]]:
 def _processes(folder: str, pid: int, command: list[str]) -> list[dict[str, Any]]:
     """The program's process first, then each other one that compiled something."""
     found = _record.read(folder)
-    plain = {"pid": pid, "command": command, "rank": None, "torch": None, "overlay": None, "why": ""}
+    plain: dict[str, Any] = {"pid": pid, "command": command, "rank": None, "torch": None}
+    plain |= {"overlay": None, "why": "", "reasons": {}}
     main = next((each for each in found if each["pid"] == pid), _collect.assemble(plain, [], [], []))
     others = [each for each in found if each["pid"] != pid and each["compiles"]]
     # A launcher of others has nothing to say for itself.

@@ -6,12 +6,13 @@ import os
 import re
 from typing import Any
 
-from torch_regions._report.advice import OPERATORS, advice_for
+from torch_regions._report.advice import INLINED, NOT_REUSED, OPERATORS, advice_for
 from torch_regions._report.text import STAGES, difference, estimated, short
 
 
 # Degrees between the hues of two bodies: neighbours differ, whatever their number.
 HUE = 137
+ADVICE = {**OPERATORS, **NOT_REUSED, **INLINED}
 _SEGMENT = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
@@ -24,8 +25,10 @@ def page(data: dict[str, Any]) -> str:
         loader=jinja2.FileSystemLoader(here), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.get_template("page.html.jinja")
-    processes = [{**process, "compiles": _compiles(process, k)} for k, process in enumerate(data["processes"])]
-    return template.render(processes=processes, stages=STAGES, short=short, estimated=estimated, why=OPERATORS)
+    processes = [
+        {**process, "compiles": _compiles(process, k), "anchor": f"p{k}"} for k, process in enumerate(data["processes"])
+    ]
+    return template.render(processes=processes, stages=STAGES, short=short, estimated=estimated, why=ADVICE)
 
 
 def _compiles(process: dict[str, Any], number: int) -> list[dict[str, Any]]:

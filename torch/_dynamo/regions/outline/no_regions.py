@@ -47,7 +47,7 @@ def warning(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, Any
         return ""
     return (
         f"{facts.frame} ({facts.defined}): {alike.number} calls of {alike.what} look alike, and none is a region: "
-        f'{alike.reason}, {alike.why}. What to do: SHARP_EDGES.md, "Reasons". '
+        f"{alike.reason}, {alike.why}. What to do: python -m torch_regions reasons {alike.reason}. "
         "torch._dynamo.config.warn_without_regions = False silences this."
     )
 
