@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from pathlib import Path
 
 import pytest
-from testing.overlay_tools import run_python
+from testing.overlay_tools import REPO, run_python
 
 
 HERE = Path(__file__).parent
@@ -29,6 +30,33 @@ def test_a_sample_of_injections(choice, count):
 @pytest.mark.skipif("REGIONS_FAULTS" not in os.environ, reason="takes half an hour: REGIONS_FAULTS=1 asks for it")
 def test_all_injections():
     injected("--count", "2100")
+
+
+def _entered_and_returned(function: ast.FunctionDef) -> bool:
+    entered = {
+        call.func.value.id
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "enter_context"
+        if isinstance(call.func.value, ast.Name)
+    }
+    returned = {
+        node.value.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
+    }
+    return bool(entered & returned)
+
+
+def test_no_function_returns_a_context_that_it_has_entered():
+    """An exception on its way back would leave the context entered: the caller's ``with`` has not begun."""
+    found = [
+        f"{path.name}:{node.lineno} {node.name}"
+        for folder in ("torch", "torch_regions")
+        for path in sorted((REPO / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and _entered_and_returned(node)
+    ]
+    assert not found
 
 
 def test_a_state_that_is_left_behind_is_named():

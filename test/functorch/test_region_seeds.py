@@ -318,3 +318,22 @@ def test_numbers_of_a_body_with_dynamic_sizes(grad):
         result = compiled(x, w)
         found.append((result.detach(), *(torch.autograd.grad(result.sum(), x) if grad else ())))
     torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_a_body_is_known_as_one_by_its_graph_and_nothing_is_left_where_its_partition_is_interrupted(monkeypatch):
+    """An exception at any moment leaves no state that the next graph's passes would read."""
+    from torch._functorch._aot_autograd import region_seeds
+
+    noted = []
+
+    def interrupted(gm):
+        noted.append(any(region_seeds._IN_JOINT_BODY in node.meta for node in gm.graph.nodes))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch._inductor.compile_fx, "is_joint_body", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            _run(_dropout, SeededBackend(), grad=True, mark=True)
+    assert noted == [True]
+    wanted = _run(_dropout, SeededBackend(), grad=True)
+    _equal(_run(_dropout, SeededBackend(), grad=True, mark=True), wanted)

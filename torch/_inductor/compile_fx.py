@@ -19,7 +19,7 @@ from torch._dynamo.regions.switch import compiling, has_regions
 from torch._functorch._aot_autograd.region_seeds import (
     draws,
     give_seeds,
-    in_its_passes,
+    is_joint_body,
     merge_seeds,
     take_seeds,
 )
@@ -85,16 +85,16 @@ def _recursive_joint_graph_passes(
 ) -> GraphModule:
     run_passes = stock("torch._inductor.compile_fx:_recursive_joint_graph_passes")
     # See Note [A body is given its seeds]
-    with in_its_passes() as is_body:
-        gm = run_passes(gm, skip_invoke_subgraph, input_device)
-        for _, name, body in calls_with_bodies(gm):
-            if skip_invoke_subgraph and not name.startswith("partitioned_") and draws(body):
-                # The partitioner was not given this body, through which no gradient flows.
-                body = _recursive_joint_graph_passes(body, False, input_device)
-                setattr(gm, name, body)
-            take_seeds(body)
-        give_seeds(gm)
-        merge_seeds(gm)
-        if is_body:
-            take_seeds(gm)
+    is_body = is_joint_body(gm)
+    gm = run_passes(gm, skip_invoke_subgraph, input_device)
+    for _, name, body in calls_with_bodies(gm):
+        if skip_invoke_subgraph and not name.startswith("partitioned_") and draws(body):
+            # The partitioner was not given this body, through which no gradient flows.
+            body = _recursive_joint_graph_passes(body, False, input_device)
+            setattr(gm, name, body)
+        take_seeds(body)
+    give_seeds(gm)
+    merge_seeds(gm)
+    if is_body:
+        take_seeds(gm)
     return gm

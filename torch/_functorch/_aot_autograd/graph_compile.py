@@ -29,7 +29,7 @@ def run_joint_graph_passes_on_hops(
     from torch._functorch._aot_autograd.region_aliases import say_aliases_of_regions
     from torch._functorch._aot_autograd.region_checkpoints import save_between_checkpoints
     from torch._functorch._aot_autograd.region_nesting import inner_bodies
-    from torch._functorch._aot_autograd.region_seeds import give_seeds, partitioning_bodies
+    from torch._functorch._aot_autograd.region_seeds import give_seeds, note_joint_bodies
     from torch._higher_order_ops.region_metadata import has_calls
 
     partition = stock("torch._functorch._aot_autograd.graph_compile:run_joint_graph_passes_on_hops")
@@ -41,8 +41,8 @@ def run_joint_graph_passes_on_hops(
     # See Note [A checkpoint ends where a call begins]
     save_between_checkpoints(joint_gm)
     # See Note [A body is given its seeds]
-    with partitioning_bodies():
-        joint_gm = partition(joint_gm, joint_inputs, aot_config, default_partition_fn=default_partition_fn)
+    note_joint_bodies(joint_gm)
+    joint_gm = partition(joint_gm, joint_inputs, aot_config, default_partition_fn=default_partition_fn)
     give_seeds(joint_gm)
     # See Note [What a partitioned region returns]
     say_aliases_of_regions(joint_gm)

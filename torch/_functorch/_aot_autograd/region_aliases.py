@@ -39,13 +39,9 @@ def _storage(val: FakeTensor) -> int:
     return int(val.untyped_storage()._cdata)
 
 
-def _making(mode: FakeTensorMode) -> contextlib.ExitStack:
-    """Within, fake tensors of ``mode`` are made from meta tensors, and no guards on their sizes are made."""
-    within = contextlib.ExitStack()
-    within.enter_context(in_kernel_invocation_manager(mode))
-    if mode.shape_env is not None:
-        within.enter_context(mode.shape_env.suppress_guards())
-    return within
+def _without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[Any]:
+    """Within, no guards on sizes of fake tensors of ``mode`` are made."""
+    return contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
 
 
 class _Call:
@@ -75,7 +71,9 @@ class _Call:
                 known.setdefault(_storage(a), (a, users[0]))
         described = [(i, like) for i, output in enumerate(self.outputs) if (like := _val(output)) is not None]
         if described:
-            with _making(described[0][1].fake_mode):
+            mode = described[0][1].fake_mode
+            # From meta tensors. Both are entered here: a function that returned them entered could be interrupted.
+            with in_kernel_invocation_manager(mode), _without_guards(mode):
                 for i, like in described:
                     vals[i] = self._describe(i, like, known)
         self.node.meta["val"] = tuple(vals)

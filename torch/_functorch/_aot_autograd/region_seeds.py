@@ -18,9 +18,7 @@ Inductor with ``fallback_random``, run a draw in its place, and bodies are calle
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,29 +32,23 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 # or the node around a call that passes them.
 SEEDS = "region_seeds"
 _OPERATORS = ("call_function", "call_method")
-# Whether what is partitioned in this context is the joint body of a region.
-_in_body: contextvars.ContextVar[bool] = contextvars.ContextVar("region_seeds_in_body", default=False)
+# Key in the ``meta`` of each node of a joint body, from before it is partitioned until its passes begin. The passes are
+# given a copy of the graph, with the metadata of its nodes. So an exception at any moment leaves nothing behind.
+_IN_JOINT_BODY = "region_in_joint_body"
 
 
-@contextlib.contextmanager
-def partitioning_bodies() -> Iterator[None]:
-    """Within, each graph that is partitioned is the joint body of a region."""
-    token = _in_body.set(True)
-    try:
-        yield
-    finally:
-        _in_body.reset(token)
+def note_joint_bodies(joint: GraphModule) -> None:
+    """Notes in the joint bodies that ``joint`` calls that they are such: they are partitioned next."""
+    for call, _, body in calls_with_bodies(joint):
+        if str(call.args[1]).startswith("bw"):
+            for node in body.graph.nodes:
+                node.meta[_IN_JOINT_BODY] = True
 
 
-@contextlib.contextmanager
-def in_its_passes() -> Iterator[bool]:
-    """Within, a graph runs through its passes. Yields whether it is the joint body of a region; no graph in it is."""
-    is_body = _in_body.get()
-    token = _in_body.set(False)
-    try:
-        yield is_body
-    finally:
-        _in_body.reset(token)
+def is_joint_body(gm: GraphModule) -> bool:
+    """Whether ``gm``, whose passes begin, is the joint body of a region.  What was noted for this is taken off."""
+    noted = [node for node in gm.graph.nodes if node.meta.pop(_IN_JOINT_BODY, False)]
+    return bool(noted)
 
 
 def _inductor_seeds() -> Any:
