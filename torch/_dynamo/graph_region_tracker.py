@@ -30,7 +30,7 @@ import torch
 import torch._logging
 import torch.fx
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, node_storages
-from torch._dynamo.regions.outline.bodies import Bodies
+from torch._dynamo.regions.outline.bodies import Bodies, is_of_call
 from torch._dynamo.regions.outline.draws import seeds_only
 from torch._dynamo.regions.outline.find import Finder
 from torch._dynamo.regions.outline.fit import Fitter
@@ -229,7 +229,7 @@ class GraphRegionTracker:
         """
         self.stats = Stats()
         view = self.view(graph)
-        self.stats.operators = view.size(0, len(view.nodes))
+        self.stats.operators = sum([size for node, size in zip(view.nodes, view.sizes) if not is_of_call(node)])
         sequence = self.sequence(view, numbers)
         if policy.judges:
             finder = Finder(view, sequence, policy)

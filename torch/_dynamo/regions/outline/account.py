@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import json
 import logging
-import operator
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch._dynamo.regions.facts import (
 )
 from torch._dynamo.regions.options import warns
 from torch._dynamo.regions.outcomes import Outcome
+from torch._dynamo.regions.outline.bodies import INVOKE, is_of_call
 from torch._dynamo.regions.outline.no_regions import is_new, warning
 from torch._dynamo.regions.source_names import readable
 from torch._logging import trace_structured
@@ -34,7 +34,6 @@ from torch._ops import HigherOrderOperator
 
 Node = torch.fx.Node
 
-INVOKE = torch.ops.higher_order.invoke_subgraph
 
 # The number of the chromium trace's track of regions. Dynamo's own track is 0.
 TRACK = 1
@@ -110,12 +109,9 @@ def _count_others(facts: CompileFacts, graph: torch.fx.Graph, tracker: Any) -> N
     left_out = tracker.left_out
     reasons = []
     for node in graph.nodes:
-        target = node.target
-        if node.op not in ("call_function", "call_method") or target is INVOKE:
+        if node.op not in ("call_function", "call_method") or is_of_call(node):
             continue
-        if target is operator.getitem and isinstance(node.args[0], Node) and node.args[0].target is INVOKE:
-            continue
-        facts.operators += tracker.bodies.size(node) if isinstance(target, HigherOrderOperator) else 1
+        facts.operators += tracker.bodies.size(node) if isinstance(node.target, HigherOrderOperator) else 1
         if node in left_out:
             reasons.append(left_out[node]._name_)
     facts.left_out = dict(collections.Counter(reasons))

@@ -22,6 +22,7 @@ the first region runs; the graphs of the other regions are equal to it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -34,6 +35,16 @@ from torch.fx.operator_facts import draws_random_numbers, is_body, is_switch, ru
 
 
 Node = torch.fx.Node
+
+
+INVOKE = torch.ops.higher_order.invoke_subgraph
+
+
+def is_of_call(node: Node) -> bool:
+    """Whether ``node`` calls a body or takes one of a call's results: it stands for operators, and is none itself."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], Node) and node.args[0].target is INVOKE
+    return node.target is INVOKE
 
 
 def _is_known(module: torch.fx.GraphModule) -> bool:
