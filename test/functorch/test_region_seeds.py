@@ -121,6 +121,27 @@ def _never_read(x, weights, mark):
     return F.dropout(x + torch.zeros_like(layer(x, weights[1])[0]), 0.5)
 
 
+def _never_read_but_in_a_body(x, weights, mark):
+    """What reads the draw without effect is of operators that repeat: with them it would be in a body."""
+    layer = mark(_layer)
+    for w in weights:
+        x = layer(x + len(layer(x, w)), w)
+    return x
+
+
+def _written_but_never_read(x, weights, mark):
+    def layer(x, w):
+        keep = torch.empty(8)
+        keep.bernoulli_(0.5)
+        x + keep.mul_(2)  # noqa: B018 (which reads what is drawn, and nothing else does)
+        return (x @ w).sin() * 2 + x
+
+    layer = mark(layer)
+    for w in weights:
+        x = layer(x, w)
+    return F.dropout(x, 0.5)
+
+
 def _draws_that_run_in_place(x, weights, mark):
     def layer(x, w):
         keep = torch.empty(4, 1).bernoulli_(0.6)
@@ -143,6 +164,8 @@ PROGRAMS = [
     _without_gradient,
     _kinds,
     _never_read,
+    _never_read_but_in_a_body,
+    _written_but_never_read,
     _draws_that_run_in_place,
 ]
 # Without gradients, stock's AOTAutograd refuses a checkpoint that draws.

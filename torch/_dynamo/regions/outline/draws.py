@@ -9,8 +9,9 @@ before them if the graph has no seed yet. A draw in a body comes after the seeds
 stays outside; so does one with a generator of the program's, and attention on a GPU, whose kernel draws by itself.
 
 A draw stays outside, too, if nothing that the graph returns depends on it, or if ``fallback_random`` makes Inductor run
-all draws where they stand. A backend may still run a draw whose result is never read, but drops a call as a whole. In
-an export all draws stay outside: the compiler of the exported program's joint graph may not partition the bodies in it,
+all draws where they stand. A backend may still run a draw whose result is never read, but drops a call as a whole. It
+may also drop such a draw. So what reads one stays outside as well, or the draw would be an operand of a call. In an
+export all draws stay outside: the compiler of the exported program's joint graph may not partition the bodies in it,
 and a body that is not partitioned draws again in the backward.
 """
 
@@ -23,7 +24,7 @@ import torch
 import torch.fx
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._functorch import config as functorch_config
-from torch.fx.operator_facts import runs_its_bodies, target_name
+from torch.fx.operator_facts import OperatorClass, operator_class, runs_its_bodies, target_name
 
 
 Node = torch.fx.Node
@@ -61,13 +62,36 @@ def _is_on_cpu(value: Any) -> bool:
 
 
 def idle_draws(view: GraphView, draws: set[int]) -> set[int]:
-    """Which of ``draws``, and of the operators that run bodies, lead to nothing that the graph returns or writes."""
+    """Which of ``draws``, and of the operators that run bodies, lead to nothing that the graph returns or writes.
+
+    With what they lead to: an operand that a body does not use is still computed.
+    """
     drawing = draws.union(i for i, node in enumerate(view.nodes) if runs_its_bodies(node))
-    if drawing:
-        # Latest first, so that one sweep reaches every node that leads to a result.
-        reaching = {i for i, last in enumerate(view.last_use) if last == len(view.nodes)} | view.writes.keys()
-        for i in range(len(view.nodes) - 1, -1, -1):
-            if i in reaching:
-                reaching.update(view.operands[i])
-        drawing -= reaching
-    return drawing
+    found: set[int] = set()
+    if not drawing:
+        return found
+    reaching = _reaching(view)
+    memory: set[int] = set()
+    for i in range(len(view.nodes)):
+        leads = not found.isdisjoint(view.operands[i]) or not memory.isdisjoint(view.touched(i))
+        if i not in reaching and (i in drawing or leads):
+            found.add(i)
+            memory.update(view.storages[i], view.written_at(i))
+    return found
+
+
+def _reaching(view: GraphView) -> set[int]:
+    """Positions of the operators that lead to what the graph returns, or to a write that is seen outside of it."""
+    reaching = {i for i, last in enumerate(view.last_use) if last == len(view.nodes)}
+    read = view.storages_outside()
+    # Latest first, so that one sweep reaches every node that leads to a result.
+    for i in range(len(view.nodes) - 1, -1, -1):
+        if i not in reaching and i in view.writes:
+            written = view.written_at(i)
+            known = written and operator_class(view.nodes[i]) is OperatorClass.PURE
+            if not known or not read.isdisjoint(written):
+                reaching.add(i)
+        if i in reaching:
+            reaching.update(view.operands[i])
+            read |= view.touched(i)
+    return reaching

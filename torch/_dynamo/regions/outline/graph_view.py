@@ -171,6 +171,10 @@ class GraphView:
     def storages_at(self, position: int) -> list[int]:
         return self.storages[position] if position >= 0 else self._outside_storages[-1 - position]
 
+    def storages_outside(self) -> set[int]:
+        """Storages of the graph's inputs and attributes, and of what it returns."""
+        return {*self._returned, *itertools.chain.from_iterable(self._outside_storages)}
+
     def _operand_positions(self, node: Node) -> list[int]:
         found: list[int] = []
 
