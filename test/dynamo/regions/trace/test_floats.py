@@ -166,3 +166,36 @@ def test_minus_zero_is_no_zero():
     with torch._dynamo.config.patch(use_graph_deduplication=True), torch.no_grad():
         got = torch.compile(model, backend="eager", dynamic=True)(x)
     assert torch.equal(got.signbit(), model(x).signbit())
+
+
+def test_a_float_that_a_branch_reads_is_not_read_outside_of_it():
+    """Dynamo cannot pass the number to a ``cond``; it lets the branch read the float."""
+
+    class Branching(Scaled):
+        def forward(self, x):
+            return self.inner(x) + torch.cond(x.sum() > 0, lambda h: h * self.scale, lambda h: h + self.eps, (x,))
+
+    model = Layers(Branching, 3)
+    change("scale", 3.0)(model)
+    x = rows(2)
+    wanted = model(x)
+    for layer in model.layers:
+        layer.forward = torch.compiler.nested_compile_region(layer.forward)
+    got = torch.compile(model, backend="eager", dynamic=True, fullgraph=True)(x)
+    torch.testing.assert_close(got, wanted)
+
+
+def test_a_float_that_has_changed_before_is_not_read_outside_of_a_branch():
+    """It is a symbol where the first layer's is a constant, although both are the same number now."""
+
+    class Branching(Scaled):
+        def forward(self, x):
+            return self.inner(x) + torch.cond(x.sum() > 0, lambda h: h * self.scale, torch.cos, (x,))
+
+    model = Layers(Branching, 3)
+    for layer in model.layers:
+        layer.forward = torch.compiler.nested_compile_region(layer.forward)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for batch, scale in ((2, 2.0), (2, 3.0), (2, 2.0), (3, 2.0)):
+        change("scale", scale)(model)
+        torch.testing.assert_close(compiled(rows(batch)), model(rows(batch)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.keys import lifted_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.floats import FloatState, check_float, float_state, guards_to_make
+from torch._dynamo.regions.trace.floats import FloatState, becomes_symbol, check_float, float_state, guards_to_make
 from torch._dynamo.regions.trace.operands import build_as_traced
 from torch._dynamo.regions.trace.state import tensor_state
 from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
@@ -26,6 +26,9 @@ def built_for(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tupl
         tracker = dict.get(trackers, source)
         seen = tracker.unwrap() if tracker is not None and tracker.is_realized() else None
         if (state := float_state(seen)) is not None:
+            if seen.proxy.node.graph is not tx.output.current_tracer.graph:  # type: ignore[union-attr]
+                # A lookup would read another call's float outside of that body, which Dynamo cannot pass to a ``cond``.
+                raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, f"{source.name}, which a body reads")
             found.append((source, state))
         elif isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
@@ -60,5 +63,7 @@ def check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCon
 
 
 def _check_constant(tx: InstructionTranslatorBase, actions: GuardActions, source: Source) -> None:
-    if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
+    # Asked before the tracker is built: a body that the call runs may have to read the float by itself.
+    symbol = becomes_symbol(tx, actions, source)
+    if symbol or not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
         raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)

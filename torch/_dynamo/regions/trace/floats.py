@@ -10,16 +10,20 @@ same number. In both cases the other call's symbol gets the guards that tracing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.fx
+from torch._dynamo import config
+from torch._dynamo.pgo import FrameStateSizeEntry, auto_dynamic, process_automatic_dynamic
 from torch._dynamo.regions.frame import Node, RegionCall
 from torch._dynamo.regions.keys import constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissReason
-from torch._dynamo.regions.trace.operands import build_as_traced, float_source, float_symbol
-from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
+from torch._dynamo.regions.size_history import SIZE_HISTORY
+from torch._dynamo.regions.trace.operands import build_as_traced, float_source, float_symbol, value_at
+from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardAction, GuardActions
 from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._guards import InvokeSubgraphReuseCondition, Source
 from torch.fx.experimental.symbolic_shapes import free_symbols
@@ -45,6 +49,24 @@ def float_state(tracker: Any) -> FloatState | None:
         return None
     held = tracker.sym_num.node.maybe_as_float()
     return FloatState(symbol, None if held is None else constant_key(held))
+
+
+def becomes_symbol(tx: InstructionTranslatorBase, actions: GuardActions, source: Source) -> bool:
+    """Whether Dynamo makes a symbol of the float at the substituted ``source`` where tracing first reads it."""
+    binding = actions.substitution.binding(source)
+    if binding.tracker is not None or actions(source) is GuardAction.UNDER_ALIAS:
+        return False
+    value = value_at(actions.value, source) if binding.value is UNKNOWN else binding.value
+    at = actions.substitution.of(binding)
+    if dict.get(tx.output.variable_tracker_cache, at) is not None:
+        return False
+    if type(value) is not float or config.specialize_float or not math.isfinite(value):
+        return False
+    if not config.assume_static_by_default:
+        return True
+    with SIZE_HISTORY.of(tx.output).as_asked_for(source.name):
+        history = process_automatic_dynamic(tx, at.name, FrameStateSizeEntry.make_scalar(value))  # type: ignore[arg-type]
+    return history.scalar is auto_dynamic
 
 
 def take_out(call: RegionCall) -> None:
