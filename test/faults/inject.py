@@ -1,6 +1,7 @@
 """Injects exceptions of each kind at the events of a compile, in forked processes, and prints what they leave behind.
 
-    OMP_NUM_THREADS=1 python test/faults/inject.py [--count 2000] [--timer] [--stock] [--programs layers ...] [--out FILE]
+    OMP_NUM_THREADS=1 python test/faults/inject.py [--count 2000] [--timer] [--stock] [--programs layers ...] [--files NAME ...]
+        [--out FILE]
 
 Without regions (``--stock``, with TORCH_REGIONS=0) events are functions of torch's compiler; else those of the overlay's
 files. What stock leaves behind too is no fault of regions. Exit status 1 if there is another one.
@@ -130,8 +131,10 @@ def _child(plan: list[Any], attempt: Callable[[Any], Found], begin: Callable[[],
         os._exit(3)
 
 
-def planned(tried: Trial, count: int, generator: random.Random) -> list[tuple[Event, str]]:
-    every = [(event, kind) for event in moments(tried.events()) for kind in KINDS]
+def planned(tried: Trial, count: int, generator: random.Random, files: list[str]) -> list[tuple[Event, str]]:
+    """The injections: ``count`` of those at events in ``files``, or in all files if there are none."""
+    events = [event for event in moments(tried.events()) if not files or os.path.basename(event.file) in files]
+    every = [(event, kind) for event in events for kind in KINDS]
     return every if count >= len(every) else generator.sample(every, count)
 
 
@@ -141,6 +144,7 @@ def main() -> int:
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--timer", action="store_true", help="interrupts at random times in the place of injections")
     parser.add_argument("--programs", nargs="+", choices=SHARES, default=list(SHARES))
+    parser.add_argument("--files", nargs="+", default=[], help="only events in files of these names")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -154,7 +158,7 @@ def main() -> int:
             limit = tried.seconds()
             results = in_children([generator.uniform(0, limit) for _ in range(number)], tried.interrupt, tried.begin)
         else:
-            plan = planned(tried, number, generator)
+            plan = planned(tried, number, generator, options.files)
             print(f"{choice}: {len({e for e, _ in plan})} events, {len(plan)} injections", flush=True)
             results = in_children(plan, lambda each, tried=tried: tried.inject(*each), tried.begin)
 
