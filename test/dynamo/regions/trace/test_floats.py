@@ -199,3 +199,23 @@ def test_a_float_that_has_changed_before_is_not_read_outside_of_a_branch():
     for batch, scale in ((2, 2.0), (2, 3.0), (2, 2.0), (3, 2.0)):
         change("scale", scale)(model)
         torch.testing.assert_close(compiled(rows(batch)), model(rows(batch)))
+
+
+def test_a_lookup_whose_guards_fail_has_read_no_float():
+    """The call is traced then, and may read the float in a branch, to which Dynamo cannot pass the number."""
+
+    class Branching(Scaled):
+        def forward(self, x):
+            if self.scale > 1.5:
+                return torch.cond(x.sum() > 0, lambda h: h * self.eps, torch.cos, (x,))
+            return self.inner(x) * self.scale + self.eps
+
+    model = Layers(Branching, 3)
+    for number, layer in enumerate(model.layers):
+        layer.scale = 1.0 + number / 2
+        layer.eps = 0.5 + number
+        layer.forward = torch.compiler.nested_compile_region(layer.forward)
+    x = rows(2)
+    wanted = model(x)
+    got = torch.compile(model, backend="eager", dynamic=True, fullgraph=True)(x)
+    torch.testing.assert_close(got, wanted)

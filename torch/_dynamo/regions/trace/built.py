@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.keys import lifted_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.floats import FloatState, becomes_symbol, check_float, float_state, guards_to_make
+from torch._dynamo.regions.trace.floats import FloatState, becomes_symbol, check_float, check_guards, float_state
 from torch._dynamo.regions.trace.operands import build_as_traced
 from torch._dynamo.regions.trace.state import tensor_state
 from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
@@ -43,6 +43,11 @@ def check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCon
     Builds the trackers that tracing the call would build, with their guards and their history of dynamic sizes.
     """
     found: Any = condition
+    # Asked before a float is built: the call that is traced instead may read it in a body.
+    check_guards(condition, actions)
+    constants = _constants(condition, actions)
+    if symbol := next((source for source in constants if becomes_symbol(tx, actions, source)), None):
+        raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(symbol).name)
     for source, state in found.tensors:
         if isinstance(state, FloatState):
             check_float(tx, actions, source, state)
@@ -53,17 +58,14 @@ def check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCon
         tracker = known if known is not None else build_as_traced(tx, actions, source).unwrap()
         if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, actions.substitution(source).name)
-    guards_to_make(tx, condition, actions)
-    for source in found.checks.numbers:
-        if actions(source) in (GuardAction.REINSTALL, GuardAction.UNDER_ALIAS):
-            _check_constant(tx, actions, source)
-    for source in condition.indices:
-        if actions(source) is GuardAction.REINSTALL and not lifted_key(actions.value(source)):
-            _check_constant(tx, actions, source)
+    for source in constants:
+        if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
+            raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
 
 
-def _check_constant(tx: InstructionTranslatorBase, actions: GuardActions, source: Source) -> None:
-    # Asked before the tracker is built: a body that the call runs may have to read the float by itself.
-    symbol = becomes_symbol(tx, actions, source)
-    if symbol or not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
-        raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
+def _constants(condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> list[Source]:
+    """Sources of the numbers that were constants in the traced call, and that the frame does not know yet."""
+    checks: Any = condition.checks  # type: ignore[attr-defined]
+    new = [s for s in checks.numbers if actions(s) in (GuardAction.REINSTALL, GuardAction.UNDER_ALIAS)]
+    indices = (s for s in condition.indices if actions(s) is GuardAction.REINSTALL)  # type: ignore[attr-defined]
+    return [*new, *(s for s in indices if not lifted_key(actions.value(s)))]

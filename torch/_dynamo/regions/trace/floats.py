@@ -14,6 +14,7 @@ import math
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import sympy
 import torch
 import torch.fx
 from torch._dynamo import config
@@ -143,29 +144,36 @@ def check_float(tx: InstructionTranslatorBase, actions: GuardActions, source: So
 
 def check_floats(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> None:
     """Raises CannotReuse unless all symbolic floats are as in the traced call."""
+    check_guards(condition, actions)
     for source, state in condition.tensors:  # type: ignore[attr-defined]
         if isinstance(state, FloatState):
             check_float(tx, actions, source, state)
-    guards_to_make(tx, condition, actions)
 
 
-def guards_to_make(
-    tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, actions: GuardActions
-) -> list[Any]:
-    """The expressions on this call's symbolic floats that tracing the call would guard.
+def check_guards(condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> None:
+    """Raises CannotReuse unless the guards on the traced call's symbolic floats hold for this call's floats.
 
-    Raises CannotReuse if one does not hold.
+    To be asked before one of them is built: the call that is traced instead may read it in a body (a branch of
+    ``cond``), to which Dynamo cannot pass a number.
     """
-    guards: list[Any] = condition.floats  # type: ignore[attr-defined]
-    if not guards:
+    found: Any = condition
+    if not found.floats:
+        return
+    values = {old.symbol: actions.look(at).value for at, old in found.tensors if isinstance(old, FloatState)}
+    numbers = {symbol: sympy.Float(value) for symbol, value in values.items() if type(value) is float}
+    for guard in found.floats if len(numbers) == len(values) else ():
+        if guard.xreplace(numbers) != True:  # noqa: E712 (sympy's)
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{guard}, where {numbers}")
+
+
+def guards_to_make(condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> list[Any]:
+    """The expressions on this call's symbolic floats that tracing the call would guard."""
+    found: Any = condition
+    if not found.floats:
         return []
-    numbers = tx.output.shape_env.backed_var_to_val
     new: dict[Any, Any] = {}
-    for source, old in condition.tensors:  # type: ignore[attr-defined]
+    for source, old in found.tensors:
         if isinstance(old, FloatState):
             tracker: Any = actions.substitution.binding(source).tracker
             new[old.symbol] = float_symbol(tracker.unwrap().sym_num)
-    for guard in guards:
-        if guard.xreplace({old: numbers[symbol] for old, symbol in new.items()}) != True:  # noqa: E712 (sympy's)
-            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{guard.xreplace(new)}")
-    return [guard.xreplace(new) for guard in guards]
+    return [guard.xreplace(new) for guard in found.floats]

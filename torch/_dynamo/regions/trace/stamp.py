@@ -66,7 +66,7 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
 
 def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     """Installs the guards that tracing the call would have installed."""
-    for expression in guards_to_make(tx, match.entry.condition, match.actions):
+    for expression in guards_to_make(match.entry.condition, match.actions):
         tx.output.shape_env.evaluate_expr(expression)
     guards = substituted_guards(match)
     track_later(tx, match.actions, to_be_tracked(match))

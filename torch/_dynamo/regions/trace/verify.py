@@ -82,7 +82,7 @@ def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Argum
     guards = {_guard_key(tx, source, make) for source, make in substituted_guards(match)}
     tracked = {match.actions.substitution.of(binding).name for binding in to_be_tracked(match)}
     env, (made, symbols) = tx.output.shape_env, before.symbols
-    of_floats = guards_to_make(tx, match.entry.condition, match.actions)
+    of_floats = guards_to_make(match.entry.condition, match.actions)
     made = made + [str(e) for e in of_floats if env.replace(e) not in (True, False)]
     return before, FrameState(before.guards | guards, before.tracked | tracked, (made, symbols))
 
