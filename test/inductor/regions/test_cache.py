@@ -171,6 +171,18 @@ def test_entry_under_another_key(caplog):
     assert compile_and_check(twice(lifted), *tensors())[0] == {"found": 1}
 
 
+def test_entries_of_another_version_are_left_alone():
+    """The overlay's digest is in the tag, as what a user puts there is."""
+    assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 1}
+    (ours,) = entries()
+    good = ours.read_bytes()
+    with torch.compiler.config.patch(cache_key_tag="another"):
+        assert compile_and_check(twice(gated), *tensors())[0] == {"lowered": 1}
+        assert len(entries()) == 2
+    assert ours.read_bytes() == good
+    assert compile_and_check(twice(gated), *tensors())[0] == {"found": 1}
+
+
 def _without_results(entry):
     entry["outputs"] = []
 
