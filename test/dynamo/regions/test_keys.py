@@ -2,6 +2,7 @@
 
 import enum
 import itertools
+import operator
 
 import pytest
 import torch
@@ -132,6 +133,35 @@ def test_containers_of_tensors_are_keyed_by_structure():
     identity = NodeIdentity()
     assert identity.value_key((a, a)) != identity.value_key([a, a])
     assert identity.value_key((a, a)) != identity.value_key(((a, a),))
+
+
+def test_a_container_that_many_operators_read_is_keyed_once():
+    """An unrolled loop takes each of n rows from one result: n keys of n tensors would be quadratic."""
+    graph = torch.fx.Graph()
+    with FakeTensorMode():
+        rows = torch.empty(300, 4).unbind()
+    x = graph.placeholder("x")
+    x.meta["example_value"] = torch.empty(300, 4)
+    unbound = graph.call_method("unbind", (x,))
+    unbound.meta["example_value"] = rows
+    items = [graph.call_function(operator.getitem, (unbound, k)) for k in range(300)]
+    for item, row in zip(items, rows):
+        item.meta["example_value"] = row
+    asked = 0
+
+    class Counting(NodeIdentity):
+        def value_key(self, value):
+            nonlocal asked
+            asked += 1
+            return super().value_key(value)
+
+    identity, other = Counting(), NodeIdentity()
+    keys = [identity.key(item, ()) for item in items]
+    assert len(set(keys)) == 300 and asked < 5 * 300
+    # By structure, also between two passes.
+    assert keys[7] == other.key(items[7], ()) and hash(keys[7]) == hash(other.key(items[7], ()))
+    unbound.meta["example_value"] = rows[:-1]
+    assert NodeIdentity().key(items[7], ()) != keys[7]
 
 
 def test_subclasses_and_sparse_tensors_have_no_key():

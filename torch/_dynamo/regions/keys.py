@@ -223,23 +223,46 @@ def value_storages(value: object) -> list[int]:
     return found
 
 
+class _HashedOnce:
+    """The key of a container of example values.  Each operator that takes one of n items has it: n hashes of n keys."""
+
+    __slots__ = ("_hash", "key")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key, self._hash = key, hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _HashedOnce) and self._hash == other._hash and self.key == other.key)
+
+    def __repr__(self) -> str:
+        return repr(self.key)
+
+
 class NodeIdentity:
     """Keys of the nodes of one graph.  Valid for one pass: metadata is read once per value."""
 
     def __init__(self, body_key: Callable[[Node], Hashable] | None = None) -> None:
         """``body_key(node)`` is the key of the subgraph that ``node`` refers to; it may raise Unkeyable."""
         self._body_key = body_key
-        # id(fake tensor) -> its key; the graph's metadata keeps each tensor alive meanwhile.
-        self._tensor_keys: dict[int, Hashable] = {}
+        # id of a fake tensor, or of a container of them -> its key; the graph's metadata keeps each alive meanwhile.
+        self._value_keys: dict[int, Hashable] = {}
 
     def value_key(self, value: Any) -> Hashable:
         """Key of an example value: a tensor, a symbolic number, a lifted object, or a container of these."""
-        if isinstance(value, torch.Tensor):
-            found = self._tensor_keys.get(id(value))
+        if isinstance(value, (torch.Tensor, tuple, list)):
+            found = self._value_keys.get(id(value))
             if found is None:
-                found = self._tensor_keys[id(value)] = tensor_key(value)
+                found = self._value_keys[id(value)] = self._new_key(value)
             return found
         return lifted_key(value) or constant_key(value, self.value_key)
+
+    def _new_key(self, value: torch.Tensor | tuple[Any, ...] | list[Any]) -> Hashable:
+        if isinstance(value, torch.Tensor):
+            return tensor_key(value)
+        return lifted_key(value) or _HashedOnce(constant_key(value, self.value_key))
 
     def _leaf_key(self, leaf: Any) -> Hashable:
         if not isinstance(leaf, Node):
