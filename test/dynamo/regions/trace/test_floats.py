@@ -7,6 +7,11 @@ import torch._dynamo.output_graph
 from torch._dynamo.utils import counters
 
 
+floats_in_branches = pytest.mark.skipif(
+    torch.__version__ >= "2.15", reason="without regions, too, torch 2.15 raises where a branch reads a symbolic float"
+)
+
+
 nn = torch.nn
 
 
@@ -168,6 +173,7 @@ def test_minus_zero_is_no_zero():
     assert torch.equal(got.signbit(), model(x).signbit())
 
 
+@floats_in_branches
 def test_a_float_that_a_branch_reads_is_not_read_outside_of_it():
     """Dynamo cannot pass the number to a ``cond``; it lets the branch read the float."""
 
@@ -185,6 +191,7 @@ def test_a_float_that_a_branch_reads_is_not_read_outside_of_it():
     torch.testing.assert_close(got, wanted)
 
 
+@floats_in_branches
 def test_a_float_that_has_changed_before_is_not_read_outside_of_a_branch():
     """It is a symbol where the first layer's is a constant, although both are the same number now."""
 
@@ -201,6 +208,7 @@ def test_a_float_that_has_changed_before_is_not_read_outside_of_a_branch():
         torch.testing.assert_close(compiled(rows(batch)), model(rows(batch)))
 
 
+@floats_in_branches
 def test_a_lookup_whose_guards_fail_has_read_no_float():
     """The call is traced then, and may read the float in a branch, to which Dynamo cannot pass the number."""
 
