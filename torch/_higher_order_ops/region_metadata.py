@@ -43,12 +43,12 @@ def has_calls(graph: Graph) -> bool:
     return bool(graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph, sort=False))
 
 
-def calls_with_bodies(gm: GraphModule) -> Iterator[tuple[Node, str, GraphModule]]:
-    """The calls of regions in ``gm``, each with the name of its body in ``gm`` and the body."""
+def calls_with_bodies(gm: GraphModule, prefix: str = "") -> Iterator[tuple[Node, str, GraphModule]]:
+    """The calls of regions in ``gm`` whose identifier begins with ``prefix``, with the body and its name in ``gm``."""
     for call in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
         name = str(call.args[0].target)
         body = getattr(gm, name, None)
-        if isinstance(body, GraphModule):
+        if isinstance(body, GraphModule) and str(call.args[1]).startswith(prefix):
             yield call, name, body
 
 

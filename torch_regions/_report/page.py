@@ -6,13 +6,13 @@ import os
 import re
 from typing import Any
 
-from torch_regions._report.advice import INLINED, NOT_REUSED, OPERATORS, advice_for
+from torch_regions._report.advice import OF_CALLS, advice_for
 from torch_regions._report.text import STAGES, difference, estimated, short
 
 
 # Degrees between the hues of two bodies: neighbours differ, whatever their number.
 HUE = 137
-ADVICE = {**OPERATORS, **NOT_REUSED, **INLINED}
+ADVICE = {name: advice for reasons in OF_CALLS for name, advice in reasons.advice.items()}
 _SEGMENT = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 

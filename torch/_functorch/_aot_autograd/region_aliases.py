@@ -123,10 +123,9 @@ class _Call:
 def say_aliases_of_regions(gm: GraphModule) -> None:
     """Corrects, call by call, the fake tensors in `gm` of the results of its partitioned regions."""
     found = False
-    for call, _, body in calls_with_bodies(gm):
-        if isinstance(call.args[1], str) and call.args[1].startswith("partitioned_"):
-            found = True
-            _Call(call, body).say_aliases()
+    for call, _, body in calls_with_bodies(gm, "partitioned_"):
+        found = True
+        _Call(call, body).say_aliases()
     if found:
         if verifying():
             gm.graph.lint()

@@ -20,9 +20,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 def _backward_calls(joint_gm: GraphModule) -> Iterator[tuple[Node, GraphModule]]:
     """The calls of joint bodies, and the bodies. A joint call takes the operands of its forward call first."""
-    for call, _, body in calls_with_bodies(joint_gm):
-        if isinstance(call.args[1], str) and call.args[1].startswith("bw_"):
-            yield call, body
+    for call, _, body in calls_with_bodies(joint_gm, "bw_"):
+        yield call, body
 
 
 def save_between_checkpoints(joint_gm: GraphModule) -> None:

@@ -61,8 +61,8 @@ def pair_inner_calls(body: GraphModule) -> bool:
 def inner_bodies(joint_gm: GraphModule) -> Iterator[GraphModule]:
     """The joint bodies in `joint_gm` that contain regions, with their calls paired for partitioning."""
     seen = set()
-    for call, name, body in calls_with_bodies(joint_gm):
-        if name not in seen and isinstance(call.args[1], str) and call.args[1].startswith("bw_"):
+    for _, name, body in calls_with_bodies(joint_gm, "bw_"):
+        if name not in seen:
             seen.add(name)
             if pair_inner_calls(body):
                 yield body

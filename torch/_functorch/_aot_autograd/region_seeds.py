@@ -39,10 +39,9 @@ _IN_JOINT_BODY = "region_in_joint_body"
 
 def note_joint_bodies(joint: GraphModule) -> None:
     """Notes in the joint bodies that ``joint`` calls that they are such: they are partitioned next."""
-    for call, _, body in calls_with_bodies(joint):
-        if str(call.args[1]).startswith("bw"):
-            for node in body.graph.nodes:
-                node.meta[_IN_JOINT_BODY] = True
+    for _, _, body in calls_with_bodies(joint, "bw_"):
+        for node in body.graph.nodes:
+            node.meta[_IN_JOINT_BODY] = True
 
 
 def is_joint_body(gm: GraphModule) -> bool:

@@ -34,7 +34,6 @@ from torch._ops import HigherOrderOperator
 
 Node = torch.fx.Node
 
-
 # The number of the chromium trace's track of regions. Dynamo's own track is 0.
 TRACK = 1
 

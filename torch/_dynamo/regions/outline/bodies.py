@@ -35,8 +35,6 @@ from torch.fx.operator_facts import draws_random_numbers, is_body, is_switch, ru
 
 
 Node = torch.fx.Node
-
-
 INVOKE = torch.ops.higher_order.invoke_subgraph
 
 

@@ -24,7 +24,7 @@ from torch._dynamo.regions.keys import constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissReason
 from torch._dynamo.regions.size_history import SIZE_HISTORY
 from torch._dynamo.regions.trace.operands import build_as_traced, float_source, float_symbol, value_at
-from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardAction, GuardActions
+from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
 from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._guards import InvokeSubgraphReuseCondition, Source
 from torch.fx.experimental.symbolic_shapes import free_symbols
@@ -57,7 +57,7 @@ def becomes_symbol(tx: InstructionTranslatorBase, actions: GuardActions, source:
     binding = actions.substitution.binding(source)
     if binding.tracker is not None or actions(source) is GuardAction.UNDER_ALIAS:
         return False
-    value = value_at(actions.value, source) if binding.value is UNKNOWN else binding.value
+    value = value_at(actions.value, source)
     at = actions.substitution.of(binding)
     if dict.get(tx.output.variable_tracker_cache, at) is not None:
         return False

@@ -13,7 +13,7 @@ from torch._dynamo.regions.size_history import SIZE_HISTORY
 from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.state import value_key
-from torch._dynamo.regions.trace.substitution import UNKNOWN, GuardAction, GuardActions
+from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import InvokeSubgraphReuseEntry, Source
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -120,7 +120,7 @@ def build_as_traced(
     binding = actions.substitution.binding(source)
     if binding.tracker is not None and not (options and isinstance(binding.tracker, LazyVariableTracker)):
         return binding.tracker
-    value = value_at(actions.value, source) if binding.value is UNKNOWN else binding.value
+    value = value_at(actions.value, source)
     with SIZE_HISTORY.of(tx.output).as_asked_for(source.name):
         behind = actions(source) is GuardAction.UNDER_ALIAS
         at = actions.behind_known(source) if behind else actions.substitution.of(binding)
