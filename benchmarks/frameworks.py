@@ -1,4 +1,4 @@
-"""The first training step through transformers' ``Trainer``, accelerate and peft: flat, block by block, and the flag.
+"""The first training step through transformers' ``Trainer``, accelerate and peft, in three modes.
 
     python -m benchmarks.frameworks [ROW...] [--layers 8] [--backend inductor] [--repeat 3] [--out DIR]
 
@@ -26,14 +26,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from benchmarks.modes import FLAG, PER_BLOCK, STOCK_FLAT, conditions, environment, in_turns
+from benchmarks.modes import FLAG, PER_BLOCK, STOCK_FLAT, conditions, environment, equality, in_turns, options_of_rows
 
 
 MODES = (STOCK_FLAT, PER_BLOCK, FLAG)
@@ -202,35 +201,21 @@ def _run(name: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     return json.loads(ended.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def _equal(losses: list[float], expected: list[float]) -> str:
-    if losses == expected:
-        return "bits"
-    close = torch.allclose(torch.tensor(losses), torch.tensor(expected), rtol=1e-3)
-    return "close" if close else "NO"
-
-
 def _line(name: str, turns: dict[str, list[dict[str, Any]]]) -> str:
     seconds = {mode: [turn["seconds"] for turn in turns[mode]] for mode in MODES}
     cells = [f"{min(seconds[mode]):.1f} ({statistics.median(seconds[mode]):.1f})" for mode in MODES]
     compilers = ", ".join(f"{min(turn['compilers'] for turn in turns[mode]):.1f}" for mode in MODES)
     ratios = [f"{min(seconds[FLAG]) / min(seconds[base]):.2f}" for base in (STOCK_FLAT, PER_BLOCK)]
     losses = {mode: turns[mode][0]["losses"] for mode in MODES}
-    equal = ", ".join(_equal(losses[mode], losses[STOCK_FLAT]) for mode in (PER_BLOCK, FLAG))
+    equal = ", ".join(equality(losses[mode], losses[STOCK_FLAT], rtol=1e-3, atol=1e-8) for mode in (PER_BLOCK, FLAG))
     outlined = "{} of {}".format(*turns[FLAG][0]["outlined"])
     return f"| {' | '.join([name, *cells, *ratios, compilers, outlined, equal])} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("rows", nargs="*", help="all when none is named")
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--backend", default="inductor")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--out", type=Path)
+    parser = options_of_rows(__doc__, ROWS, backend="inductor", repeat=3)
     parser.add_argument("--measure", choices=MODES, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if unknown := [name for name in options.rows if name not in ROWS]:
-        parser.error(f"no row {unknown[0]!r}; the rows are: {', '.join(map(repr, ROWS))}")
     if options.measure:
         print(json.dumps(measure(options.rows[0], options.measure, options.layers, options.backend)))
         return

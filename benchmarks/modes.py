@@ -14,13 +14,17 @@ per-block compile  each repeated block is compiled by itself, as accelerate and 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
+
+import torch
 
 
 MODES = ("stock flat", "overlay flat", "flag", "mark")
@@ -39,6 +43,36 @@ def environment(mode: str, **more: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         **more,
     }
+
+
+def options_of_rows(doc: str | None, rows: Iterable[str], backend: str, repeat: int) -> argparse.ArgumentParser:
+    """The options of a benchmark whose table has a line for each of ``rows``, with its defaults."""
+
+    def row(name: str) -> str:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"no row {name!r}; the rows are: {', '.join(map(repr, known))}")
+        return name
+
+    known = [*rows]
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("rows", nargs="*", type=row, help="all when none is named")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--backend", default=backend)
+    parser.add_argument("--repeat", type=int, default=repeat)
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def equality(values: list[Any], expected: list[Any], **tolerance: float) -> str:
+    """``bits``, ``close`` as torch.testing has it, or ``NO``, of lists of numbers and of lists of them."""
+    if values == expected:
+        return "bits"
+    try:
+        for one, other in zip(values, expected, strict=True):
+            torch.testing.assert_close(torch.tensor(one), torch.tensor(other), **tolerance)
+    except (AssertionError, ValueError):
+        return "NO"
+    return "close"
 
 
 def in_turns(modes: list[str], turns: int) -> Iterator[str]:

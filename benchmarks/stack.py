@@ -34,7 +34,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from benchmarks.modes import FLAG, OVERLAY_FLAT, STOCK_FLAT, conditions, environment
+from benchmarks.modes import FLAG, OVERLAY_FLAT, STOCK_FLAT, conditions, environment, equality, options_of_rows
 from benchmarks.run_time import peak
 from benchmarks.stack_rows import ROWS
 
@@ -122,17 +122,6 @@ def _ask(worker: subprocess.Popen[str]) -> dict[str, Any]:
     return json.loads(answer)  # type: ignore[no-any-return]
 
 
-def _equal(one: list[Any], other: list[Any]) -> str:
-    if one == other:
-        return "bits"
-    try:
-        for a, b in zip(one, other, strict=True):
-            torch.testing.assert_close(torch.tensor(a), torch.tensor(b))
-    except (AssertionError, ValueError):
-        return "NO"
-    return "close"
-
-
 def _line(name: str, turns: dict[str, list[dict[str, Any]]]) -> str:
     seconds = {mode: [turn["seconds"] for turn in turns[mode]] for mode in MODES}
     ratios = []
@@ -150,18 +139,13 @@ def _line(name: str, turns: dict[str, list[dict[str, Any]]]) -> str:
         saved,
         f"{flag['peak'] / flat['peak']:.3f}",
         f"{run[FLAG] / run[OVERLAY_FLAT]:.2f}",
-        _equal(flag["values"], flat["values"]),
+        equality(flag["values"], flat["values"]),
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("rows", nargs="*", help="all when none is named")
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--backend", default="aot_eager")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--out", type=Path)
+    parser = options_of_rows(__doc__, ROWS, backend="aot_eager", repeat=5)
     parser.add_argument("--serve", choices=MODES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
