@@ -199,3 +199,18 @@ def test_one_key_for_what_cannot_be_guarded_alike(what):
     )
     f = calling(run, layers)
     torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(X), f(X))
+
+
+@pytest.mark.parametrize("key", [3.0, 3j, b"3"], ids=str)
+def test_a_guard_on_a_key_that_is_any_plain_constant_is_made_for_each_call(key):
+    def change(k, layers):
+        if k == 1:
+            layers[2].kept[key] = 1
+        if k == 2:
+            layers[1].kept[7.0] = 1
+
+    def body(layer, x):
+        return x.sin() * (2.0 if key in layer.kept else 5.0)
+
+    same_as_unmarked(body, lambda: [Plain(kept={2.0: 1, 9.0: 1}) for _ in range(4)], change)
+    assert counters["regions"]["reused"] >= 3

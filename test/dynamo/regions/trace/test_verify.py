@@ -127,6 +127,28 @@ def test_a_symbol_that_tracing_would_make_is_seen(monkeypatch):
         _verify(_shared())
 
 
+@pytest.mark.parametrize("key", [3.0, (3,)], ids=str)
+def test_a_guard_of_the_frames_behind_the_argument_is_no_difference(key):
+    class Looks(Layer):
+        def forward(self, x):
+            return self.linear(x).sin() * (2 if key in self.held else 3)
+
+    held = {2.0, 9.0}
+    layers = [Looks(held) for _ in range(3)]
+    region = torch.compiler.nested_compile_region
+
+    def program(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = region(layers[1])(x).float()
+        for layer in layers:
+            x = region(layer)(x)
+        return x
+
+    assert torch.equal(torch.compile(program, backend="eager", fullgraph=True)(X), program(X))
+    assert torch._dynamo.utils.counters["regions"]["reused"] == 2
+    assert torch.equal(_verify(program), program(X))
+
+
 def _alias(other):
     return f"DUPLICATE_INPUT source_b={other}"
 

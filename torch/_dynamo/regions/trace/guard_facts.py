@@ -18,6 +18,7 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.regions.keys import Unkeyable, constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.objects import (
+    EXACT,
     RunsCode,
     base_constant,
     contains,
@@ -158,8 +159,8 @@ if RELEASE >= (2, 15):
 _OF_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
 # Guards that can be made for any value, whatever the traced call found there.
 OF_VALUES = (*_OF_CONSTANTS, "BOOL_MATCH", "NONE_MATCH", "ID_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
-# Types of the arguments of a guard's maker that mean the same at another source.
-_PLAIN = (str, int, bool, type(None), type, Source)
+# Types of the arguments of a guard's maker that mean the same at another source: names, keys, classes.
+_PLAIN = (*EXACT, type, Source)
 
 
 class GuardFact:
@@ -213,7 +214,8 @@ def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[S
     if decision in (GuardDecision.REMADE, GuardDecision.GLOBAL):
         return None
     bound = getattr(guard.create_fn, "keywords", {}).values()
-    if isinstance(decision, GuardDecision) or not all(isinstance(v, _PLAIN) for v in bound):
+    # A container finds a number that equals nothing by its identity.
+    if isinstance(decision, GuardDecision) or not all(isinstance(v, _PLAIN) and not holds_nan(v) for v in bound):
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_GUARD, f"{kind} on {source.name}")
     try:
         return GuardFact(source, kind, guard.create_fn, resolve(source), source in opaque)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch.fx
 from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.expressions import Applied, BindingValue
 from torch._dynamo.regions.trace.floats import guards_to_make
 from torch._dynamo.regions.trace.guard_facts import maker_key
@@ -25,7 +26,6 @@ from torch._guards import Source
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.regions.outcomes import CannotReuse
     from torch._dynamo.regions.trace.fingerprint import Arguments
     from torch._dynamo.regions.trace.lookup import Match
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
@@ -102,6 +102,8 @@ def verify(
 
     name = match.entry.call.function
     if traced is None:
+        if _is_of_the_frame(tx, refused, states[1]):
+            return
         raise RegionReuseError(f"{name}: a call that an entry was found for cannot be reused itself: {refused}")
     # If verification was off at ``save``, nothing was noted.
     saved = _SAVED.of(tx.output).get(match.entry.main or match.entry) or _operators_of(tx, match.entry.call)
@@ -124,6 +126,15 @@ def verify(
     for old, new in zip(expected.symbols, found.symbols, strict=True):
         _same(f"{name}: symbols", old, new)
     counters["regions"]["verified"] += 1
+
+
+def _is_of_the_frame(tx: InstructionTranslatorBase, refused: CannotReuse | None, expected: FrameState) -> bool:
+    """Whether the call is ``refused`` for a guard that it did not make.
+
+    The frame may have guarded a shared object behind this call's argument, and behind no argument of the earlier call.
+    """
+    unsupported = refused is not None and refused.reason is ReuseMissReason.UNSUPPORTED_GUARD
+    return unsupported and frame_state(tx).guards <= expected.guards
 
 
 def _specialized(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> list[Any]:
