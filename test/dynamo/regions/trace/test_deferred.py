@@ -8,6 +8,7 @@ import copy
 import pytest
 import torch
 import torch._dynamo
+from testing import growing_caches
 from testing.deferred_lists import LISTS
 from testing.deferred_programs import PROGRAMS, X
 from torch import nn
@@ -15,7 +16,7 @@ from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_leaves
 
 
-ALL = {**PROGRAMS, **LISTS}
+ALL = {**PROGRAMS, **LISTS, **growing_caches.PROGRAMS}
 
 
 def _state(thing):

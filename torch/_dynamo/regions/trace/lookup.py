@@ -84,11 +84,11 @@ def find(
     for entry in entries:
         try:
             substitution = _substitution(arguments, entry.condition)
-            _check_deferred(tx, arguments, entry, substitution, resolve)
+            indexed = _check_deferred(tx, arguments, entry, substitution, resolve)
             actions = GuardActions(tx, substitution, resolve)
             bindings = _follow(entry.condition, actions)
             if entry.call.key is None:
-                _check(tx, arguments, entry, bindings, actions)
+                _check(tx, arguments, entry, bindings, actions, indexed)
             else:
                 _check_alike(entry.condition, bindings, actions)
                 check_floats(tx, entry.condition, actions)
@@ -104,9 +104,13 @@ def _check_deferred(
     entry: InvokeSubgraphReuseEntry,
     substitution: SourceSubstitution,
     resolve: Resolver,
-) -> None:
-    """Compares the specialized constants, and adds the elements found by an index to ``substitution``."""
+) -> set[int]:
+    """Compares the specialized constants, and adds the elements found by an index to ``substitution``.
+
+    Returns the ids of the trackers of the indexed containers.
+    """
     condition = entry.condition
+    indexed = set()
 
     def leaf(expression: Any) -> Any:
         if isinstance(expression, ArgumentValue):
@@ -131,14 +135,17 @@ def _check_deferred(
         new = dataclasses.replace(path.element, base=substitution(path.container), index=index)  # type: ignore[call-arg]
         value_at(resolve, new)
         container = tx.output.side_effects.id_to_variable.get(id(within))
-        if container is not None and (changed := changed_among(tx, [container])):
-            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
+        if container is not None:
+            if changed := changed_among(tx, [container]):
+                raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
+            indexed.add(id(container))
         if not substitution.add(path.element, new):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, path.element.name)
     for expression, expected in specialized if entry.call.key is None else ():
         found = value(expression)
         if constant_key(found) != expected:
             raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression}: {unlike_text(found, expected)}")
+    return indexed
 
 
 def _follow(condition: Any, actions: GuardActions) -> list[SourceBinding]:
@@ -157,6 +164,7 @@ def _check(
     entry: InvokeSubgraphReuseEntry,
     bindings: list[SourceBinding],
     actions: GuardActions,
+    indexed: set[int],
 ) -> None:
     """Raises CannotReuse unless the call's objects are like the traced call's."""
     condition: Any = entry.condition
@@ -170,7 +178,8 @@ def _check(
         if value is not None and (id(value) in condition.unmoved or _is_among(value, checks, bindings)):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
     known = [tracker for i in checks.distinct if (tracker := bindings[i].known) is not None]
-    if changed := pending(tx, known) or next((t for t in known if _is_new_in(tx, t)), None):
+    # Of what an indexed container holds, the call reads only what has a step of its own.
+    if changed := pending(tx, known, indexed) or next((t for t in known if _is_new_in(tx, t)), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_read_by_frame(tx, checks, bindings, actions)
     # The last one: what is built has guards.

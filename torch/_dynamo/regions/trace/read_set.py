@@ -219,12 +219,15 @@ def hashed_by(recorder: ReadSetRecorder, read: Iterable[VariableTracker]) -> set
     return found
 
 
-def reachable(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
-    """``trackers`` and all that is reachable from them through containers, without lazy trackers."""
-    return (tracker for tracker in _walk(trackers) if not issubclass(type(tracker), LazyVariableTracker))
+def reachable(trackers: Iterable[VariableTracker], closed: Container[int] = ()) -> Iterator[VariableTracker]:
+    """``trackers`` and all that is reachable from them through containers, without lazy trackers.
+
+    What the trackers with ids in ``closed`` hold is left out, unless it is reached otherwise.
+    """
+    return (tracker for tracker in _walk(trackers, closed) if not issubclass(type(tracker), LazyVariableTracker))
 
 
-def _walk(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
+def _walk(trackers: Iterable[VariableTracker], closed: Container[int] = ()) -> Iterator[VariableTracker]:
     """``trackers`` and what they hold, each once.  A lazy tracker is followed by its realized one, if any."""
     todo, seen = list(trackers), set()
     while todo:
@@ -235,7 +238,7 @@ def _walk(trackers: Iterable[VariableTracker]) -> Iterator[VariableTracker]:
         yield tracker
         if (found := tracker.unwrap()) is not tracker:
             todo.append(found)
-        elif not issubclass(type(tracker), LazyVariableTracker):
+        elif not issubclass(type(tracker), LazyVariableTracker) and id(tracker) not in closed:
             todo += _trackers_of(tracker)
 
 
@@ -272,9 +275,11 @@ def reached_otherwise(recorder: ReadSetRecorder, arguments: list[VariableTracker
     return found
 
 
-def pending(tx: InstructionTranslatorBase, trackers: list[VariableTracker]) -> VariableTracker | None:
+def pending(
+    tx: InstructionTranslatorBase, trackers: list[VariableTracker], closed: Container[int] = ()
+) -> VariableTracker | None:
     """The first tracker of an existing object, among those reachable from ``trackers``, that the frame has changed."""
-    return changed_among(tx, reachable(trackers))
+    return changed_among(tx, reachable(trackers, closed))
 
 
 _BINDINGS = (NewGlobalVariable, CellVariable)
