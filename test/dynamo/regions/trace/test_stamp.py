@@ -1,5 +1,6 @@
 """A repeated call of a marked region is stamped out whenever that is right, and only then."""
 
+import collections
 import enum
 import functools
 import re
@@ -474,3 +475,36 @@ def test_modules_that_were_looked_at_before_and_others(module_first, looked_at, 
     counters.clear()
     assert guards(8) == traced
     assert became()["reused"] >= 2
+
+
+def test_a_guard_of_another_call_of_the_layer_is_not_made_again(monkeypatch):
+    def guards(limit):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        layers = blocks(3, marked=False)
+        marked = region(max_reuse_entries=limit)(lambda layer, x: layer(x))
+
+        def f(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = marked(layers[1], x).float()
+            for layer in layers:
+                x = marked(layer, x)
+            return x
+
+        found = []
+        stock = OutputGraph.dedup_pass
+
+        def dedup_pass(self):
+            found.extend((g.name, g.create_fn_name()) for g in made_of(self.guards))
+            return stock(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(OutputGraph, "dedup_pass", dedup_pass)
+            torch.compile(f, backend="eager")(X)
+        return collections.Counter((name, kind) for name, kind in found if "['1']" in name)
+
+    traced = guards(0)
+    counters.clear()
+    reused = guards(8)
+    assert reused <= traced and reused.keys() == traced.keys() and traced
+    assert became()["reused"] == 2

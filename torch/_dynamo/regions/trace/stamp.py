@@ -15,6 +15,7 @@ from torch._dynamo.regions.stack_trace import proxies_of
 from torch._dynamo.regions.trace.effects import carry_out
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_to_make
+from torch._dynamo.regions.trace.guard_facts import has_guard
 from torch._dynamo.regions.trace.lookup import Match, keep_class_lookups, substituted_guards, to_be_tracked
 from torch._dynamo.regions.trace.recipe import Maker, value_like
 from torch._dynamo.regions.trace.tracked import track_later
@@ -75,8 +76,13 @@ def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     tx.output.guard_on_key_order.update(map(match.actions.substitution, ordered))
     # One stack for all guards: extracting it costs more than a guard does.
     user_stack = TracingContext.extract_stack() if guards else None
-    add = tx.output.guards.add
+    made = tx.output.guards
+    # Where the frame has traced another call of this layer: tracing would make no guard again, and Dynamo does not take
+    # two guards for one that come from different lines of the program.
+    before = {source for source, _ in guards if source in made.source_to_guards}
     for source, make in guards:
+        if source in before and has_guard(made, source, make):
+            continue
         guard = Guard(source, make)
         guard.user_stack = user_stack
-        add(guard, collect_debug_stack=False)
+        made.add(guard, collect_debug_stack=False)
