@@ -138,3 +138,42 @@ def test_not_across_compiles() -> None:
         with tracing(TracingContext(mode)), mode:
             body.schema(torch.empty(4), torch.empty(4))
     assert body.runs == 2
+
+
+def _scales(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+    x.mul_(2)
+    return torch.split(x * y, 2)[0], None, x + 1
+
+
+def _writes_to_its_own(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+    kept = x + y
+    kept.add_(1).t_()
+    return kept, y.sum()
+
+
+def _writes_to_a_view(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+    y.t()[0].copy_(x[0])
+    return (x @ y,)
+
+
+@pytest.mark.parametrize("body", [_scales, _writes_to_its_own, _writes_to_a_view], ids=lambda body: body.__name__)
+def test_of_a_traced_body_is_stocks_without_tracing_it_anew(fake: FakeTensorMode, body: Callable[..., Any]) -> None:
+    from torch._higher_order_ops.region_schema import remembered_schema
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    operands = torch.empty(4, 4), torch.empty(4, 4)
+    traced = make_fx(body)(*operands)
+    runs = []
+    stocks: list[Any] = []
+
+    def generate() -> Any:
+        runs.append(1)
+        return None
+
+    found = remembered_schema(traced, operands, generate)
+    with tracing(None):
+        stocks.append(invoke_subgraph.gen_schema(traced, "name", *operands))
+    assert str(found) == str(stocks[0]) and not runs
+    other = torch.empty(4, 4).t(), torch.empty(4, 4)
+    remembered_schema(traced, other, generate)
+    assert runs == [1]

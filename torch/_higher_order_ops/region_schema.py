@@ -14,13 +14,16 @@ one number; equal expressions take equal branches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import operator
+from collections.abc import Callable, Container, Hashable
 from typing import Any
 
 import torch
 from torch._guards import TracingContext
 from torch._higher_order_ops.region_metadata import OUTLINED, body_of, examples_of_results, number, outlined
 from torch._higher_order_ops.schema import HopSchemaGenerator
+from torch._higher_order_ops.utils import check_input_alias_and_mutation_return_outputs
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
@@ -71,16 +74,30 @@ def _state() -> tuple[Hashable, Any]:
     return key, table
 
 
-def _of_outlined(body: torch.fx.GraphModule, operands: tuple[Any, ...]) -> Any:
-    """The schema of a body that Dynamo has cut out: types of operands and results, and which operands are written."""
+def _schema(body: torch.fx.GraphModule, operands: tuple[Any, ...], written: Container[int], results: Any) -> Any:
+    """The schema of a call: the types of its operands and results, and the indices of the operands it writes to."""
     schema = HopSchemaGenerator(torch.ops.higher_order.invoke_subgraph)
     schema.add_arg("subgraph", body)
     schema.add_arg("identifier", "")
     for index, operand in enumerate(operands):
-        schema.add_arg(f"arg{index}", operand, is_mutated=index in body.meta[OUTLINED])
-    for example in examples_of_results(body):
+        schema.add_arg(f"arg{index}", operand, is_mutated=index in written)
+    for example in results:
         schema.add_output(example)
     return schema.gen_schema()
+
+
+def _is_traced(body: torch.fx.GraphModule, seen: list[Any]) -> bool:
+    """Whether make_fx has traced ``body`` for operands with the metadata ``seen``, and met nothing but operators."""
+    taken: list[Any] = []
+    for node in body.graph.nodes:
+        if node.op == "placeholder":
+            taken.append(_operand(node.meta.get("val")))
+        elif node.op != "output":
+            known = isinstance(node.target, OpOverload) or node.target is operator.getitem
+            if node.op != "call_function" or not known or "val" not in node.meta:
+                return False
+    # Its inputs need not be those of the call in class, nor in whether autograd records them.
+    return None not in taken and [each[:4] for each in taken] == [each[:4] for each in seen]
 
 
 def remembered_schema(subgraph: Any, operands: tuple[Any, ...], generate: Callable[[], Any]) -> Any:
@@ -90,7 +107,7 @@ def remembered_schema(subgraph: Any, operands: tuple[Any, ...], generate: Callab
     if cache is not None and outlined(body):
         types = (body, *map(type, operands))
         if types not in cache.schemas:
-            cache.schemas[types] = _of_outlined(body, operands), None
+            cache.schemas[types] = _schema(body, operands, body.meta[OUTLINED], examples_of_results(body)), None
         return cache.schemas[types][0]
     seen = [_operand(value) for value in operands]
     if cache is None or not isinstance(body, torch.fx.GraphModule) or None in seen:
@@ -99,5 +116,11 @@ def remembered_schema(subgraph: Any, operands: tuple[Any, ...], generate: Callab
     # The body's graph and its size, because a pass may have replaced or changed the graph.
     key = (body, body.graph, len(body.graph.nodes), type(subgraph), tuple(seen), state)
     if key not in cache.schemas:
-        cache.schemas[key] = (generate(), keep_alive)
+        if _is_traced(body, seen):
+            # Stock traces it anew, and asks the new graph the same.
+            *_, written, results = check_input_alias_and_mutation_return_outputs(body)
+            made = _schema(body, operands, written, results)
+        else:
+            made = generate()
+        cache.schemas[key] = made, keep_alive
     return cache.schemas[key][0]
