@@ -28,6 +28,7 @@ OUT ?= docs/figures
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compare $(if $(SMOKE),gpt2 --layers 3 --repeat 1 --backend aot_eager) --out $(OUT)
 	$(BIN)/python -m benchmarks.zoo_table $(if $(SMOKE),encoder --layers 3 --repeat 1) --out $(OUT)
+	$(BIN)/python -m benchmarks.first_call $(if $(SMOKE),--models gpt2 --layers 2 3 --repeat 1 --backend aot_eager) --out $(OUT)
 	$(BIN)/python -m benchmarks.stack $(if $(SMOKE),plain --layers 3 --repeat 1) --out $(OUT)
 
 # The pages under docs/ and those at the root as one site, in build/site. A link that leads nowhere is an error.

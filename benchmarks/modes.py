@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -123,7 +124,7 @@ def conditions() -> str:
     words = sys.argv[1:]
     if "--out" in words:  # where the figures went is of no interest
         del words[words.index("--out") : words.index("--out") + 2]
-    command = " ".join(["python", program, *words])
+    command = shlex.join(["python", *program.split(), *words])
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return (
         f"`{command}`, torch {version('torch')}, Python {platform.python_version()}, {_processor()}, "

@@ -6,7 +6,7 @@ import re
 import pytest
 from testing.overlay_tools import REPO
 
-from benchmarks import zoo_table
+from benchmarks import first_call, zoo_table
 from benchmarks.modes import FLAG, MARK, MODES, OVERLAY_FLAT, STOCK_FLAT, environment, in_turns
 
 
@@ -44,3 +44,14 @@ def test_the_summary_looks_at_every_column(slow):
 def test_an_architecture_without_marks_has_no_such_column():
     row = zoo_table.Row("lstm", {mode: [1.0] for mode in MODES if mode != MARK})
     assert "none" in zoo_table.slower([row]) and "|  |  |" in zoo_table._line(row)
+
+
+def test_first_calls_are_compared_with_blocks_compiled_by_themselves():
+    runs = {mode: {s: {t: [2.0, k] for t in first_call.TIMES} for s in first_call.STATES} for k, mode in
+            ((4.0, first_call.PER_BLOCK), (1.0, FLAG))}  # fmt: skip
+    deep = {mode: {s: {t: [4.0] for t in first_call.TIMES} for s in first_call.STATES} for mode in runs}
+    text = first_call.table({("gpt2", "train", 2): runs, ("gpt2", "train", 8): deep}, [], "here")
+    assert "2.0 (3.0); 2.0 (3.0); 2.0 (3.0) | 1.0 (1.5) 0.50x; 1.0 (1.5) 0.50x; 1.0 (1.5) |" in text
+    assert "8 layers over 2, cold, wall: per-block compile 2.00, flag 4.00" in text
+    assert "gives the results of stock flat" in text
+    assert "DIFFERS" in first_call.table({("gpt2", "train", 2): runs}, ["DIFFERS"], "here")
