@@ -37,7 +37,9 @@ def _t5():
 
 def _whisper():
     positions = {"max_source_positions": 8, "max_target_positions": 16, "decoder_start_token_id": 3}
-    config = transformers.WhisperConfig(**PAIR, **ENDLESS, **positions, suppress_tokens=None, begin_suppress_tokens=None)
+    config = transformers.WhisperConfig(
+        **PAIR, **ENDLESS, **positions, suppress_tokens=None, begin_suppress_tokens=None
+    )
     return transformers.WhisperForConditionalGeneration(config)
 
 

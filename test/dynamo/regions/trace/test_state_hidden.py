@@ -92,6 +92,33 @@ def the_base_of_a_result(mark):
     return program
 
 
+def the_number_of_a_tensor_that_is_written(mark):
+    run = mark(lambda x, k: x.sin() + k.fill_(7))
+
+    def program(x):
+        numbers = [torch.tensor(1) for _ in range(4)]
+        for k in numbers:
+            x = run(x, k)
+        for k in numbers:
+            x = x * k.item()
+        return x
+
+    return program
+
+
+def the_number_of_a_view_of_what_is_written(mark):
+    run = mark(lambda x, k: x.sin() + k.add_(3))
+
+    def program(x):
+        numbers = [torch.tensor([1, 2]) for _ in range(4)]
+        seconds = [k[1] for k in numbers]
+        for k in numbers:
+            x = run(x, k.sum(0, keepdim=True)) + run(x, k[0])
+        return x * sum(k.item() for k in seconds) * sum(k[0].item() for k in numbers)
+
+    return program
+
+
 def tangents(mark):
     run = mark(lambda x: x.sin() * x)
 
@@ -109,6 +136,7 @@ def tangents(mark):
 PROGRAMS = [
     *(the_number_of_an_argument, a_size_by_the_number_of_an_argument, a_number_that_the_frame_has_read),
     *(the_number_of_a_result, the_storage_of_an_argument, the_storage_of_a_result, the_base_of_a_result, tangents),
+    *(the_number_of_a_tensor_that_is_written, the_number_of_a_view_of_what_is_written),
 ]
 
 

@@ -26,6 +26,7 @@ from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region, meaning
 from torch._dynamo.regions.frame import RegionCall
 from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason
+from torch._dynamo.regions.outline.draws import note_reads
 from torch._dynamo.regions.outline.fit import Fitter
 from torch._dynamo.regions.outline.names import given_name, name_anew
 from torch._dynamo.regions.outline.outliner import Outliner, make_body, used_outside
@@ -191,6 +192,7 @@ class _Plan:
         wanted_nodes = [node for call in calls for node in wanted_by_stamps(call)]
         closed = [n for call in calls if _has_marked(call) for n in call.nodes if not n._erased]
         self.view = cutter.tracker.view(graph, wanted_nodes, closed)
+        note_reads(self.view, calls)
         # call -> positions of its operators, ascending.
         self.positions = {id(call): self._positions(call) for call in calls}
         wanted = {p for positions in self.positions.values() for p in positions}

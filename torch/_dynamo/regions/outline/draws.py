@@ -10,21 +10,25 @@ stays outside; so does one with a generator of the program's, and attention on a
 
 A draw stays outside, too, if nothing that the graph returns depends on it, or if ``fallback_random`` makes Inductor run
 all draws where they stand. A backend may still run a draw whose result is never read, but drops a call as a whole. It
-may also drop such a draw. So what reads one stays outside as well, or the draw would be an operand of a call. In an
-export all draws stay outside: the compiler of the exported program's joint graph may not partition the bodies in it,
-and a body that is not partitioned draws again in the backward.
+may also drop such a draw. So what reads one stays outside as well, or the draw would be an operand of a call. A stamped
+call reads an operand only for those of its results that lead to something, and where other results do than in the
+traced call, it gets a body of its own. In an export all draws stay outside: the compiler of the exported program's
+joint graph may not partition the bodies in it, and a body that is not partitioned draws again in the backward.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import torch
 import torch.fx
+from torch._dynamo.regions.frame import RegionCall, StampedCall
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._functorch import config as functorch_config
-from torch.fx.operator_facts import OperatorClass, operator_class, runs_its_bodies, target_name
+from torch.fx.operator_facts import OperatorClass, draws_random_numbers, operator_class, runs_its_bodies, target_name
 
 
 Node = torch.fx.Node
@@ -80,18 +84,75 @@ def idle_draws(view: GraphView, draws: set[int]) -> set[int]:
     return found
 
 
+def note_reads(view: GraphView, calls: Iterable[RegionCall]) -> None:
+    """Notes in ``view`` how to tell which operands the stamps of ``calls`` read.
+
+    What leads to nothing in a traced call reads operands, too, and a stamp has all operands of the traced call.
+    """
+    for call in calls:
+        for stamp in call.stamps:
+            view.read_by[view.position[stamp.node]] = functools.partial(_read_by, view, call, stamp)
+
+
+def use_of(view: GraphView, calls: Iterable[RegionCall]) -> Callable[[Node, Container[Node]], bool]:
+    """Tells whether a value is used, other than by the given nodes.
+
+    In a graph that draws random numbers, only a use counts that leads to something: a draw without one is dropped.
+    """
+    if not any(draws_random_numbers(node) or runs_its_bodies(node) for node in view.nodes):
+        return lambda node, but: any(user not in but for user in node.users)
+    note_reads(view, calls)
+    at = view.position
+    reads: dict[int, list[int]] = {}
+    reaching = {i for i, last in enumerate(view.last_use) if last == len(view.nodes)}
+    _sweep(view, range(len(view.nodes) - 1, -1, -1), reaching, view.storages_outside(), reads)
+
+    def is_used(node: Node, but: Container[Node]) -> bool:
+        outside = (user for user in node.users if user not in but)
+        return any(user.op == "output" or at[node] in reads.get(at[user], ()) for user in outside)
+
+    return is_used
+
+
+def _read_by(view: GraphView, call: RegionCall, stamp: StampedCall, live: set[int], read: set[int]) -> list[int]:
+    """Positions of the operands that ``stamp`` reads, if ``live`` and ``read`` are what the graph needs after it."""
+    at = view.position
+    operands = [(at[old], at[new]) for old, new in zip(call.operands, stamp.operands, strict=True)]
+    needed = {at[node] for node, result in stamp.results.items() if at[result] in live}
+    memory = {s for old, new in operands if read.intersection(view.storages_at(new)) for s in view.storages_at(old)}
+    inside = sorted((at[node] for node in call.nodes if at.get(node, -1) >= 0), reverse=True)
+    _sweep(view, inside, needed, memory)
+    return [new for old, new in operands if old in needed]
+
+
 def _reaching(view: GraphView) -> set[int]:
     """Positions of the operators that lead to what the graph returns, or to a write that is seen outside of it."""
     reaching = {i for i, last in enumerate(view.last_use) if last == len(view.nodes)}
-    read = view.storages_outside()
-    # Latest first, so that one sweep reaches every node that leads to a result.
-    for i in range(len(view.nodes) - 1, -1, -1):
+    _sweep(view, range(len(view.nodes) - 1, -1, -1), reaching, view.storages_outside())
+    return reaching
+
+
+def _sweep(
+    view: GraphView,
+    positions: Iterable[int],
+    reaching: set[int],
+    read: set[int],
+    reads: dict[int, list[int]] | None = None,
+) -> None:
+    """Adds to ``reaching`` what leads to it, or to a write to memory in ``read``, and to ``read`` what is touched.
+
+    ``positions``: latest first, so that one sweep reaches every node.  ``reads`` gets the operands that each one reads.
+    """
+    for i in positions:
         if i not in reaching and i in view.writes:
             written = view.written_at(i)
             known = written and operator_class(view.nodes[i]) is OperatorClass.PURE
             if not known or not read.isdisjoint(written):
                 reaching.add(i)
         if i in reaching:
-            reaching.update(view.operands[i])
+            read_by = view.read_by.get(i)
+            operands = view.operands[i] if read_by is None else read_by(reaching, read)
+            reaching.update(operands)
+            if reads is not None:
+                reads[i] = operands
             read |= view.touched(i)
-    return reaching

@@ -142,6 +142,8 @@ class GraphView:
             for operand in node.all_input_nodes
             for storage in self.storages_at(self.position[operand])
         }
+        # position of a stamped call -> which operands it reads: see draws.py.
+        self.read_by: dict[int, Callable[[set[int], set[int]], list[int]]] = {}
         self.live_width = self._live_widths()
         self.needs_grad = [self._requires_grad(node) for node in self.nodes]
         self.reaches_backward = self._reaching_backward()

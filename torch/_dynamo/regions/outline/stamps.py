@@ -16,12 +16,13 @@ import torch
 import torch.fx
 from torch._dynamo.regions.frame import Node, RegionCall, StampedCall
 from torch._dynamo.regions.outline.casts import call_shares_cast
+from torch._dynamo.regions.outline.draws import use_of
 from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
 from torch._dynamo.regions.outline.names import given_name
 from torch._dynamo.regions.outline.outliner import Outliner, call_meta
 from torch._dynamo.regions.outline.symbols import is_symbol
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.operator_facts import is_body
+from torch.fx.operator_facts import is_body, is_switch
 from torch.utils._pytree import tree_map_only
 
 
@@ -55,18 +56,7 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
         elif id(call) not in top:
             call.stamps.remove(stamp)
             made.append(_as_call(tracker, graph, call, stamp))
-    view = tracker.view(graph)
-    for call in calls:
-        inside = set(call.nodes)
-        own = _live(view, {n: n for n in call.nodes if not n._erased and not inside.issuperset(n.users)})
-        kinds: dict[frozenset[Node] | None, list[StampedCall]] = {}
-        for stamp in call.stamps:
-            # An operand or result is written in a way that a call may not hide: the operators must be in the graph.
-            at = view.position[stamp.node]
-            hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
-            hidden = hidden or _returns_a_view(view, stamp)
-            hidden = hidden or (at in view.keeping_casts and call_shares_cast(stamp.node, tracker.bodies.module))
-            kinds.setdefault(None if hidden else _live(view, stamp.results), []).append(stamp)
+    for call, own, kinds in _kinds_of_stamps(tracker, graph, calls):
         call.stamps = kinds.pop(own, []) if own is not None else []
         for live, stamps in kinds.items():
             while stamps:
@@ -77,15 +67,40 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
     return made
 
 
+_Live = frozenset[Node] | None
+
+
+def _kinds_of_stamps(
+    tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: list[RegionCall]
+) -> list[tuple[RegionCall, _Live, dict[_Live, list[StampedCall]]]]:
+    """For each call: which of its values are used, and its stamps by which of theirs are. None: no body is shared."""
+    view = tracker.view(graph)
+    is_used = use_of(view, calls)
+    found = []
+    for call in calls:
+        inside = set(call.nodes)
+        own = _live(view, {n: view.position[n] for n in call.nodes if not n._erased and is_used(n, inside)})
+        kinds: dict[_Live, list[StampedCall]] = {}
+        for stamp in call.stamps:
+            # An operand or result is written in a way that a call may not hide: the operators must be in the graph.
+            at = view.position[stamp.node]
+            hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
+            hidden = hidden or _returns_a_view(view, stamp)
+            hidden = hidden or (at in view.keeping_casts and call_shares_cast(stamp.node, tracker.bodies.module))
+            used = {n: view.position[result] for n, result in stamp.results.items() if is_used(result, ())}
+            kinds.setdefault(None if hidden else _live(view, used), []).append(stamp)
+        found.append((call, own, kinds))
+    return found
+
+
 def _returns_a_view(view: GraphView, stamp: StampedCall) -> bool:
     """Whether the graph returns a result that is a view in the body; see Note [What may cross the boundary], 2."""
     used = ((view.position[node], view.position[result]) for node, result in stamp.results.items() if result.users)
     return any(view.is_returned(result) and view.is_view(node) for node, result in used)
 
 
-def _live(view: GraphView, results: dict[Node, Node]) -> frozenset[Node] | None:
-    """The keys of ``results`` whose values are used; None if a used value requires grad but no gradient reaches it."""
-    used = {node: view.position[result] for node, result in results.items() if result.users}
+def _live(view: GraphView, used: dict[Node, int]) -> _Live:
+    """The keys of ``used``; None if the value at one of the positions requires grad but no gradient reaches it."""
     if any(p >= 0 and view.needs_grad[p] and not view.reaches_backward[p] for p in used.values()):
         return None
     return frozenset(used)
@@ -172,11 +187,15 @@ class Replacement:
         self.operands = call.operands
         self.steps: list[Node | CalledPiece] = []
         covered: set[Node] = set()
-        for node in call.nodes:
+        for index, node in enumerate(call.nodes):
             if piece := pieces.get(node):
                 covered.update(piece.region)
+                last = call.nodes.index(piece.region[-1])
+                covered.update(each for each in call.nodes[index:last] if each._erased)
                 self.steps.append(piece)
-            elif node not in covered and not node._erased:
+            elif node not in covered and (not node._erased or is_switch(node)):
+                # Dynamo erases two switches of grad mode that undo each other. One of them may be no part of the call,
+                # and a stamp has neighbours of its own.
                 self.steps.append(node)
 
     def put(self, graph: torch.fx.Graph, stamp: StampedCall) -> dict[Node, Node]:
@@ -274,7 +293,7 @@ class _Values:
                     self._storages[old._cdata] = whole.untyped_storage()
                 made = torch.empty(0, dtype=value.dtype, device="meta")
                 made.set_(self._storages[old._cdata], value.storage_offset(), value.shape, value.stride())
-                fake = FakeTensor(value.fake_mode, made, value.device)
+                fake = FakeTensor(value.fake_mode, made, value.device, constant=value.constant)
             return fake.requires_grad_(value.requires_grad)
         except Exception:
             # An unusual tensor keeps the other call's value. It seems to share memory with that call, so it stays

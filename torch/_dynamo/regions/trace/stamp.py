@@ -42,7 +42,7 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
         fresh = [value_like(value) for value in values]
     call.node.meta["example_value"] = tuple(fresh)
     for index in entry.writes:
-        torch.autograd.graph.increment_version(match.operands[index].node.meta["example_value"])
+        _note_write(tx, match.operands[index].node.meta["example_value"])
         tx.output.region_tracker.add_node_mutation(call.node, index)
     stamp = StampedCall(call.node, {}, FRAME.of(tx.output).open)
     trackers = {}
@@ -63,6 +63,14 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     result = entry.recipe.make(maker)
     carry_out(maker, entry.effects)
     return result
+
+
+def _note_write(tx: InstructionTranslatorBase, written: Any) -> None:
+    """Does to an operand's example what the body's write does: its version is another, and its number is not known."""
+    torch.autograd.graph.increment_version(written)
+    if getattr(written, "constant", None) is not None:
+        converter: Any = tx.fake_mode.fake_tensor_converter  # type: ignore[union-attr]
+        converter.invalidate_constant_aliases(written.constant)
 
 
 def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
