@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from testing import processes
+from testing.models import ALL
 
 
 LAYERS = 4
@@ -23,7 +24,7 @@ def run(folder: Path, way: str, mode: str, layers: int = LAYERS) -> dict[str, An
     return told
 
 
-@pytest.fixture(scope="module", params=["infer", "train"])
+@pytest.fixture(scope="module", params=[pytest.param("infer", marks=ALL), "train"])
 def filled(request, tmp_path_factory) -> tuple[Path, str]:
     """A folder in which a process has left the model that it compiled through the flag."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch._dynamo
+from testing.models import some
 from torch._functorch.aot_autograd import autograd_cache_key
 
 from benchmarks import zoo
@@ -27,8 +28,10 @@ def keys(name: str, flag: bool, mark: bool, train: bool) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("name", ["llama", "whisper"])
+CASES = [(name, train) for name in ("llama", "whisper") for train in (False, True)]
+
+
+@pytest.mark.parametrize("name, train", some(CASES, [("llama", True), ("whisper", False)]))
 def test_flag_and_marks_have_one_key(name, train):
     found = keys(name, True, False, train)
     assert found
