@@ -110,8 +110,7 @@ class GraphView:
         # node -> its position; inputs and attributes of the graph have negative numbers.
         self.position: dict[Node, int] = {n: i for i, n in enumerate(self.nodes)}
         self._outside: list[Node] = [n for n in graph.nodes if n.op in INVISIBLE_OPS]
-        for k, node in enumerate(self._outside):
-            self.position[node] = -1 - k
+        self.position.update({node: -1 - k for k, node in enumerate(self._outside)})
         n = len(self.nodes)
         # position -> positions of the operands, in the order of args and kwargs.
         self.operands: list[list[int]] = [self._operand_positions(node) for node in self.nodes]
@@ -130,8 +129,7 @@ class GraphView:
         # Storages of inputs that a region may write to.
         self.open = self._open_storages(closed) if writes_cross else frozenset()
         self.switches = SwitchSpans() if attention_kernels is None else switch_spans(self.nodes, attention_kernels)
-        # Where autocast keeps casts: Note [A body keeps no casts].
-        self.keeping_casts = keeping_casts(self.nodes)
+        self.keeping_casts = keeping_casts(self.nodes)  # see Note [A body keeps no casts]
         self.spans = [*self._written_spans(), *vmap_spans(self.nodes), *self.switches.spans]
         # position -> first and last position that a region with this node must hold.
         self._must_hold = self._held_together()
