@@ -41,7 +41,7 @@ from benchmarks.modes import (
 from benchmarks.run_time import peak
 from benchmarks.zoo import BLOCKS, blocks, mark_blocks
 from benchmarks.zoo_more import build
-from benchmarks.zoo_table import difference
+from benchmarks.zoo_table import difference, seen_of
 
 
 # Architectures whose blocks are known, so that each mode has a meaning; small enough to compile on a laptop.
@@ -53,7 +53,8 @@ _UNMARKED: dict[type, Any] = {}
 UNITS = {"cold": "s", "warm": "s", "run": "ms", "peak": "KB"}
 
 
-def _compiled(mode: str, name: str, model: torch.nn.Module, backend: str) -> Any:
+def compiled_in(mode: str, name: str, model: torch.nn.Module, backend: str) -> Any:
+    """``model``, an example called ``name``, compiled as in ``mode``; the flag is the caller's to set."""
     if mode == PER_BLOCK:
         for block in blocks(name, model):
             block.compile(backend=backend)
@@ -76,7 +77,7 @@ def turn(mode: str, name: str, layers: int, backend: str, file: str) -> dict[str
         for what in ("cold", "warm"):
             torch._dynamo.reset()
             example = build(name, layers)
-            compiled = _compiled(mode, name, example.model, backend)
+            compiled = compiled_in(mode, name, example.model, backend)
 
             def step(call: Any = example.call, compiled: Any = compiled) -> torch.Tensor:
                 out: torch.Tensor = call(compiled)
@@ -91,9 +92,7 @@ def turn(mode: str, name: str, layers: int, backend: str, file: str) -> dict[str
                 return {"error": f"{type(error).__name__}: {error}".partition("\n")[0][:100]}
             found[what] = time.perf_counter() - start
             if what == "cold":
-                model = example.model
-                gradients = [p.grad for p in model.parameters()]
-                torch.save([out, gradients, [b.clone() for b in model.buffers()], torch.get_rng_state()], file)
+                torch.save(seen_of(out, example.model), file)
         times = []
         for _ in range(RUNS):
             start = time.perf_counter()

@@ -8,7 +8,7 @@ A first call is the first of its process, with its backward in training: what a 
 measured as wall time, CPU time of the process, and CPU time of the processes that it starts (the C++ compiler and
 torch's compile workers), in seconds. A cold call finds an empty cache folder. A warm one, in another process, finds
 what the cold one left there. Modes take turns. Results, gradients, buffers and the random state must equal those of
-stock flat, or a line below the table says what differs.
+stock flat, which is always among the modes, or a line below the table says what differs.
 
 A cell has the least and, in brackets, the median. A ratio is over per-block compile with as many layers; "deep" is the
 most layers over the fewest. ``--profile`` prints the stages of one cold and one warm call of a mode, as torch reports
@@ -32,7 +32,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
+import torch._dynamo
+
+from benchmarks.compare import compiled_in
 from benchmarks.modes import FLAG, MARK, PER_BLOCK, STOCK_FLAT, conditions, environment, in_turns
+from benchmarks.zoo_more import build
+from benchmarks.zoo_table import difference, seen_of
 
 
 CHOICES = (STOCK_FLAT, PER_BLOCK, MARK, FLAG)
@@ -44,25 +51,8 @@ STATES = ("cold", "warm")
 Runs = dict[str, dict[str, list[float]]]  # cold or warm -> time -> seconds of each turn
 
 
-def _compiled(mode: str, name: str, model: Any, backend: str) -> Any:
-    import torch
-
-    from benchmarks.zoo import blocks, mark_blocks
-
-    if mode == PER_BLOCK:
-        for block in blocks(name, model):
-            block.compile(backend=backend)
-        return model
-    if mode == MARK:
-        mark_blocks(name, model)
-    torch._dynamo.config.use_graph_deduplication = mode == FLAG
-    return torch.compile(model, backend=backend)
-
-
 def _of_children() -> float:
     """CPU seconds of all processes that this one has started, also of those that have ended."""
-    import psutil
-
     times = os.times()
     found = times.children_user + times.children_system
     for child in psutil.Process().children(recursive=True):
@@ -76,15 +66,11 @@ def _of_children() -> float:
 
 def _one(mode: str, name: str, phase: str, layers: int, backend: str, file: str, profile: bool) -> dict[str, Any]:
     """The first call of this process; what can be seen of it goes into ``file``."""
-    import torch
-    import torch._dynamo
-
-    from benchmarks.zoo_more import build
-
     torch.set_num_threads(1)
+    torch._dynamo.config.use_graph_deduplication = mode == FLAG
     example, train = build(name, layers), phase == "train"
     example.model.train(train)
-    compiled = _compiled(mode, name, example.model, backend)
+    compiled = compiled_in(mode, name, example.model, backend)
     functions = cProfile.Profile(time.process_time)
     torch.manual_seed(1)
     children, start, cpu = _of_children(), time.perf_counter(), time.process_time()
@@ -99,9 +85,7 @@ def _one(mode: str, name: str, phase: str, layers: int, backend: str, file: str,
     found["children"] = _of_children() - children
     stages = torch._dynamo.utils.compilation_time_metrics
     found["stages"] = {stage: sum(times) for stage, times in stages.items()}
-    model = example.model
-    gradients = [p.grad for p in model.parameters()]
-    torch.save([out.detach(), gradients, [*model.buffers()], torch.get_rng_state()], file)
+    torch.save(seen_of(out, example.model), file)
     if profile:
         pstats.Stats(functions, stream=sys.stderr).sort_stats("tottime").print_stats(40)
     return found
@@ -118,11 +102,7 @@ def _ask(mode: str, folder: str, *what: str) -> dict[str, Any]:
 
 def measure(name: str, phase: str, layers: int, options: argparse.Namespace) -> tuple[dict[str, Runs], list[str]]:
     """For each mode, the seconds of all turns; and what differs from stock flat."""
-    import torch
-
-    from benchmarks.zoo_table import difference
-
-    modes = sorted(options.modes, key=CHOICES.index)
+    modes = sorted({STOCK_FLAT, *options.modes}, key=CHOICES.index)
     found: dict[str, Runs] = {mode: {state: {each: [] for each in TIMES} for state in STATES} for mode in modes}
     said: dict[str, None] = {}
     with tempfile.TemporaryDirectory() as results:
@@ -134,7 +114,7 @@ def measure(name: str, phase: str, layers: int, options: argparse.Namespace) -> 
                     seconds = _ask(mode, folder, *what)
                     for each in TIMES:
                         found[mode][state][each].append(seconds[each])
-                    if mode == STOCK_FLAT or STOCK_FLAT not in modes:
+                    if mode == STOCK_FLAT:
                         continue
                     differs = difference(torch.load(str(Path(results) / "stock_flat")), torch.load(file))
                     if differs:

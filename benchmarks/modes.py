@@ -120,11 +120,11 @@ def conditions() -> str:
     from importlib.metadata import version
 
     spec = sys.modules["__main__"].__spec__
-    program = f"-m {spec.name}" if spec is not None else os.path.basename(sys.argv[0])
+    program = ["-m", spec.name] if spec is not None else [os.path.basename(sys.argv[0])]
     words = sys.argv[1:]
     if "--out" in words:  # where the figures went is of no interest
         del words[words.index("--out") : words.index("--out") + 2]
-    command = shlex.join(["python", *program.split(), *words])
+    command = shlex.join(["python", *program, *words])
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return (
         f"`{command}`, torch {version('torch')}, Python {platform.python_version()}, {_processor()}, "

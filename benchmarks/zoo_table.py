@@ -76,9 +76,13 @@ def step(mode: str, name: str, layers: int, backend: str, dropout: bool) -> tupl
         out = example.call(compiled)
         out.float().pow(2).mean().backward()
         spent = time.process_time() - start
-    model = example.model
+    return spent, seen_of(out, example.model)
+
+
+def seen_of(out: torch.Tensor, model: torch.nn.Module) -> list[Any]:
+    """All that can be seen of a first step that returned ``out``, as ``difference`` compares it."""
     gradients = [p.grad for p in model.parameters()]
-    return spent, [out.detach(), gradients, [b.clone() for b in model.buffers()], torch.get_rng_state()]
+    return [out.detach(), gradients, [b.clone() for b in model.buffers()], torch.get_rng_state()]
 
 
 def _answer(mode: str, file: str, **what: Any) -> dict[str, Any]:

@@ -164,7 +164,6 @@ def test_of_a_traced_body_is_stocks_without_tracing_it_anew(fake: FakeTensorMode
     operands = torch.empty(4, 4), torch.empty(4, 4)
     traced = make_fx(body)(*operands)
     runs = []
-    stocks: list[Any] = []
 
     def generate() -> Any:
         runs.append(1)
@@ -172,8 +171,8 @@ def test_of_a_traced_body_is_stocks_without_tracing_it_anew(fake: FakeTensorMode
 
     found = remembered_schema(traced, operands, generate)
     with tracing(None):
-        stocks.append(invoke_subgraph.gen_schema(traced, "name", *operands))
-    assert str(found) == str(stocks[0]) and not runs
+        stocks = invoke_subgraph.gen_schema(traced, "name", *operands)
+    assert str(found) == str(stocks) and not runs
     other = torch.empty(4, 4).t(), torch.empty(4, 4)
     remembered_schema(traced, other, generate)
     assert runs == [1]

@@ -55,17 +55,22 @@ def loop(mark, body, count=5):
     return program
 
 
-def indexing(mark, body, numbers=range(4)):
-    """A program that calls ``body`` with four slots and each of ``numbers`` in turn."""
-    slots = [Slot(k) for k in range(4)]
+def calling(mark, body, held, numbers):
+    """A program that calls ``body`` with what is ``held`` and each of ``numbers`` in turn."""
     marked = mark(body)
 
     def program(x):
         for i in numbers:
-            x = marked(x, slots, i)
+            x = marked(x, held, i)
         return x
 
-    return program, slots
+    return program
+
+
+def indexing(mark, body, numbers=range(4)):
+    """A program that calls ``body`` with four slots and each of ``numbers`` in turn."""
+    slots = [Slot(k) for k in range(4)]
+    return calling(mark, body, slots, numbers), slots
 
 
 COUNT = 0

@@ -48,6 +48,21 @@ def made_of(guards):
     return [g for g in guards if g.create_fn is not void_maker()]
 
 
+def guards_of(f, monkeypatch):
+    """Name, kind and source of each guard that Dynamo holds at the end of the frame of ``f``."""
+    found = []
+    stock = OutputGraph.dedup_pass
+
+    def dedup_pass(self):
+        found.extend((g.name, g.create_fn_name(), g.source) for g in made_of(self.guards))
+        return stock(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputGraph, "dedup_pass", dedup_pass)
+        torch.testing.assert_close(torch.compile(f, backend="eager")(X), f(X))
+    return found
+
+
 class Block(nn.Module):
     def __init__(self, k=0):
         super().__init__()
@@ -368,19 +383,8 @@ def test_reuse_installs_the_guards_of_tracing(limit, monkeypatch):
         config = layers[0].flags
         for layer in layers:
             layer.flags = config  # shared by all
-        found = []
-        stock = OutputGraph.dedup_pass
-
-        def dedup_pass(self):
-            found.extend(
-                (re.sub(r"_\d+_c\d+|dict___\d+", "", g.name), g.create_fn_name()) for g in made_of(self.guards)
-            )
-            return stock(self)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(OutputGraph, "dedup_pass", dedup_pass)
-            torch.compile(functools.partial(chain, layers), backend="eager")(X)
-        return set(found)
+        found = guards_of(functools.partial(chain, layers), monkeypatch)
+        return {(re.sub(r"_\d+_c\d+|dict___\d+", "", name), kind) for name, kind, _ in found}
 
     assert guards(8) == guards(0)
 
@@ -459,16 +463,7 @@ def test_modules_that_were_looked_at_before_and_others(module_first, looked_at, 
                 x = marked(layer, x) if module_first else marked(x, layer)
             return x
 
-        found = []
-        stock = OutputGraph.dedup_pass
-
-        def dedup_pass(self):
-            found.extend((g.name, g.create_fn_name(), g.source) for g in made_of(self.guards))
-            return stock(self)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(OutputGraph, "dedup_pass", dedup_pass)
-            torch.testing.assert_close(torch.compile(f, backend="eager")(X), f(X))
+        found = guards_of(f, monkeypatch)
         return {(re.sub(r"_\d+_c\d+|dict___\d+", "", name), kind, where) for name, kind, where in found}
 
     traced = guards(0)
@@ -491,17 +486,8 @@ def test_a_guard_of_another_call_of_the_layer_is_not_made_again(monkeypatch):
                 x = marked(layer, x)
             return x
 
-        found = []
-        stock = OutputGraph.dedup_pass
-
-        def dedup_pass(self):
-            found.extend((g.name, g.create_fn_name()) for g in made_of(self.guards))
-            return stock(self)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(OutputGraph, "dedup_pass", dedup_pass)
-            torch.compile(f, backend="eager")(X)
-        return collections.Counter((name, kind) for name, kind in found if "['1']" in name)
+        found = guards_of(f, monkeypatch)
+        return collections.Counter((name, kind) for name, kind, _ in found if "['1']" in name)
 
     traced = guards(0)
     counters.clear()

@@ -102,10 +102,7 @@ def use_of(view: GraphView, calls: Iterable[RegionCall]) -> Callable[[Node, Cont
     if not any(draws_random_numbers(node) or runs_its_bodies(node) for node in view.nodes):
         return lambda node, but: any(user not in but for user in node.users)
     note_reads(view, calls)
-    at = view.position
-    reads: dict[int, list[int]] = {}
-    reaching = {i for i, last in enumerate(view.last_use) if last == len(view.nodes)}
-    _sweep(view, range(len(view.nodes) - 1, -1, -1), reaching, view.storages_outside(), reads)
+    at, reads = view.position, _reaching(view)
 
     def is_used(node: Node, but: Container[Node]) -> bool:
         outside = (user for user in node.users if user not in but)
@@ -125,24 +122,18 @@ def _read_by(view: GraphView, call: RegionCall, stamp: StampedCall, live: set[in
     return [new for old, new in operands if old in needed]
 
 
-def _reaching(view: GraphView) -> set[int]:
-    """Positions of the operators that lead to what the graph returns, or to a write that is seen outside of it."""
+def _reaching(view: GraphView) -> dict[int, list[int]]:
+    """Of the operators that lead to what the graph returns, or to a write that is seen outside: what each reads."""
     reaching = {i for i, last in enumerate(view.last_use) if last == len(view.nodes)}
-    _sweep(view, range(len(view.nodes) - 1, -1, -1), reaching, view.storages_outside())
-    return reaching
+    return _sweep(view, range(len(view.nodes) - 1, -1, -1), reaching, view.storages_outside())
 
 
-def _sweep(
-    view: GraphView,
-    positions: Iterable[int],
-    reaching: set[int],
-    read: set[int],
-    reads: dict[int, list[int]] | None = None,
-) -> None:
+def _sweep(view: GraphView, positions: Iterable[int], reaching: set[int], read: set[int]) -> dict[int, list[int]]:
     """Adds to ``reaching`` what leads to it, or to a write to memory in ``read``, and to ``read`` what is touched.
 
-    ``positions``: latest first, so that one sweep reaches every node.  ``reads`` gets the operands that each one reads.
+    ``positions``: latest first, so that one sweep reaches every node.  Returns what each that is reached reads.
     """
+    reads = {}
     for i in positions:
         if i not in reaching and i in view.writes:
             written = view.written_at(i)
@@ -151,8 +142,7 @@ def _sweep(
                 reaching.add(i)
         if i in reaching:
             read_by = view.read_by.get(i)
-            operands = view.operands[i] if read_by is None else read_by(reaching, read)
-            reaching.update(operands)
-            if reads is not None:
-                reads[i] = operands
+            reads[i] = view.operands[i] if read_by is None else read_by(reaching, read)
+            reaching.update(reads[i])
             read |= view.touched(i)
+    return reads

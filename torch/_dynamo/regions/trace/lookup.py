@@ -44,7 +44,7 @@ from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
 from torch._dynamo.regions.trace.objects import EXACT, is_a, unguarded_state
 from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
-from torch._dynamo.regions.trace.read_set import changed_among, pending
+from torch._dynamo.regions.trace.read_set import changed_among, reachable
 from torch._dynamo.regions.trace.state import tensor_state
 from torch._dynamo.regions.trace.substitution import (
     GuardAction,
@@ -179,7 +179,7 @@ def _check(
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
     known = [tracker for i in checks.distinct if (tracker := bindings[i].known) is not None]
     # Of what an indexed container holds, the call reads only what has a step of its own.
-    if changed := pending(tx, known, indexed) or next((t for t in known if _is_new_in(tx, t)), None):
+    if changed := changed_among(tx, reachable(known, indexed)) or next((t for t in known if _is_new_in(tx, t)), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_read_by_frame(tx, checks, bindings, actions)
     # The last one: what is built has guards.

@@ -275,13 +275,6 @@ def reached_otherwise(recorder: ReadSetRecorder, arguments: list[VariableTracker
     return found
 
 
-def pending(
-    tx: InstructionTranslatorBase, trackers: list[VariableTracker], closed: Container[int] = ()
-) -> VariableTracker | None:
-    """The first tracker of an existing object, among those reachable from ``trackers``, that the frame has changed."""
-    return changed_among(tx, reachable(trackers, closed))
-
-
 _BINDINGS = (NewGlobalVariable, CellVariable)
 
 
