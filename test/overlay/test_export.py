@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from testing.overlay_tools import RELEASE, REPO, TORCH, run_code, run_python, torch_copy
 
-from torch_regions import _manifest, _merge, _systems
+from torch_regions import _export, _manifest, _merge, _systems, _verify
 from torch_regions._errors import OverlayError
 from torch_regions._files import overlay_files
 
@@ -82,47 +83,70 @@ def test_each_system_is_a_patch(series):
         assert system.title in path.read_text()
 
 
-def test_series_is_the_same_each_time(series, tmp_path):
-    run_python("-m", "torch_regions", "--root", str(REPO), "export", str(tmp_path))
-    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == [path.read_text() for path in series]
-
-
 def export(folder: Path, *options: str):
     return run_python("-m", "torch_regions", "--root", str(REPO), "export", str(folder), *options, check=False)
 
 
-def test_link_of_a_patch_is_not_written_through(series, tmp_path):
+def export_two(folder: Path, force: bool = False) -> list[Path]:
+    """Two patches of two small modules: whether a folder can take them has nothing to do with their number."""
+    manifest = _manifest.load(str(REPO / _manifest.NAME)).on(RELEASE)
+    rows = tuple(row for row in manifest.rows if row.module in ("torch._dynamo.pgo", "torch.fx.graph"))
+    sources, files = _verify.StockSources(str(TORCH)), overlay_files(str(REPO))
+    names = _export.export(str(folder), dataclasses.replace(manifest, rows=rows), files, sources, RELEASE, force)
+    assert len(names) == 2
+    return [folder / name for name in names]
+
+
+@pytest.fixture
+def two(tmp_path) -> list[Path]:
+    return export_two(tmp_path / "two")
+
+
+def test_link_of_a_patch_is_not_written_through(two, tmp_path):
     target, folder = tmp_path / "precious", tmp_path / "out"
     folder.mkdir()
     target.write_text("precious")
-    link = folder / series[-1].name
+    link = folder / two[-1].name
     link.symlink_to(target)
-    refused = export(folder)
-    assert refused.code == 1 and str(link) in refused.err and "--force" in refused.err and str(target) in refused.err
+    with pytest.raises(OverlayError, match="--force") as refused:
+        export_two(folder)
+    assert str(link) in str(refused.value) and str(target) in str(refused.value)
     assert list(folder.iterdir()) == [link] and link.is_symlink()
-    forced = export(folder, "--force")
-    assert forced.code == 0, forced.err
+    forced = export_two(folder, force=True)
     assert target.read_text() == "precious" and not link.is_symlink()
-    assert [path.read_text() for path in sorted(folder.iterdir())] == [path.read_text() for path in series]
+    assert sorted(folder.iterdir()) == forced
+    assert [path.read_text() for path in forced] == [path.read_text() for path in two]
 
 
-def test_foreign_file_is_not_overwritten(series, tmp_path):
-    foreign, folder = tmp_path / series[1].name, tmp_path / series[0].name
+def test_foreign_file_is_not_overwritten(two, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    foreign, folder = out / two[1].name, out / two[0].name
+    foreign.write_text("notes of a reader")
+    with pytest.raises(OverlayError, match="--force") as refused:
+        export_two(out)
+    assert str(foreign) in str(refused.value)
+    assert list(out.iterdir()) == [foreign] and foreign.read_text() == "notes of a reader"
+    foreign.unlink()
+    folder.mkdir()
+    with pytest.raises(OverlayError, match="is a folder") as refused:
+        export_two(out, force=True)
+    assert str(folder) in str(refused.value) and list(out.iterdir()) == [folder]
+
+
+def test_series_is_written_again_over_itself(two):
+    before = [path.read_text() for path in two]
+    assert export_two(two[0].parent) == two and [path.read_text() for path in two] == before
+
+
+def test_command_says_why_nothing_is_exported(series, tmp_path):
+    """With exit status 1. ``--force`` replaces the file, and the series is the same each time that it is written."""
+    foreign = tmp_path / series[1].name
     foreign.write_text("notes of a reader")
     refused = export(tmp_path)
     assert refused.code == 1 and str(foreign) in refused.err and "--force" in refused.err
-    assert list(tmp_path.iterdir()) == [foreign] and foreign.read_text() == "notes of a reader"
-    foreign.unlink()
-    folder.mkdir()
-    refused = export(tmp_path, "--force")
-    assert refused.code == 1 and f"{folder} is a folder" in refused.err and list(tmp_path.iterdir()) == [folder]
-
-
-def test_series_is_written_again_over_itself(series, tmp_path):
-    for path in series:
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert export(tmp_path).code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in series]
+    assert export(tmp_path, "--force").code == 0
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == [path.read_text() for path in series]
 
 
 def test_nothing_of_the_loader_is_left(patched):
