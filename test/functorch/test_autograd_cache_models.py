@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from testing import processes
-from testing.models import ALL
+from testing.cases import ALL
 
 
 LAYERS = 4

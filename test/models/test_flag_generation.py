@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch._dynamo
 import transformers
-from testing.models import same, some, start
+from testing.cases import some
+from testing.models import same, start
 from torch._dynamo.utils import counters
 from transformers import GenerationMixin
 

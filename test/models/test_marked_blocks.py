@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch._dynamo
-from testing.models import compiled, flat, graphs, kept, same, some, start, state, train_and_infer
+from testing.cases import some
+from testing.models import compiled, flat, graphs, kept, same, start, state, train_and_infer
 from torch._dynamo.utils import counters
 from torch.compiler import nested_compile_region
 

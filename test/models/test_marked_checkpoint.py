@@ -5,7 +5,8 @@ import functools
 import pytest
 import torch
 import torch._dynamo
-from testing.models import compiled, same, some, start, train
+from testing.cases import some
+from testing.models import compiled, same, start, train
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 

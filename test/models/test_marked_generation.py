@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch._dynamo
-from testing.models import compiled, flat, kept, same, some, start
+from testing.cases import some
+from testing.models import compiled, flat, kept, same, start
 from torch._dynamo.testing import EagerAndRecordGraphs
 from torch._dynamo.utils import counters
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from testing.models import some
+from testing.cases import some
 
 from benchmarks.zoo_more import ALL
 

@@ -5,8 +5,8 @@ import tempfile
 
 import pytest
 import torch.multiprocessing as mp
+from testing.cases import some
 from testing.ddp_worker import WORLD, work
-from testing.models import some
 
 
 CASES = [

@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch._dynamo
-from testing.models import copies, some, start, state, unchanged
+from testing.cases import some
+from testing.models import copies, start, state, unchanged
 from torch._dynamo.utils import counters
 
 from benchmarks.zoo_more import ALL, build

@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch._dynamo
-from testing.models import some, state
+from testing.cases import some
+from testing.models import state
 from torch._dynamo.utils import counters
 
 from benchmarks.zoo import ARCHITECTURES

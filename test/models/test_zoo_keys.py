@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch._dynamo
-from testing.models import some
+from testing.cases import some
 from torch._functorch.aot_autograd import autograd_cache_key
 
 from benchmarks import zoo

@@ -1,8 +1,5 @@
 """What the tests of marked blocks share: train and infer, and compare what can be seen of it."""
 
-import os
-
-import pytest
 import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
@@ -11,15 +8,6 @@ from benchmarks.zoo import build, mark_blocks
 
 
 STEPS = 2
-# The rest of each test's cases; without it, `make test` runs those that differ most.
-ALL = pytest.mark.skipif(not os.environ.get("REGIONS_ALL_MODELS"), reason="REGIONS_ALL_MODELS is not set")
-
-
-def some(cases, by_default):
-    """Parameters of a test: all ``cases``, of which those not in ``by_default`` run on request."""
-    together = [case if isinstance(case, tuple) else (case,) for case in cases]
-    wanted = [case if isinstance(case, tuple) else (case,) for case in by_default]
-    return [pytest.param(*case, marks=() if case in wanted else ALL) for case in together]
 
 
 def state(model):
