@@ -49,9 +49,14 @@ def _step(module: Any, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return loss.detach()  # type: ignore[no-any-return]
 
 
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a DTensor; any other tensor as it is."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 def _saved(module: torch.nn.Module, step: Callable[[], Any]) -> tuple[int, int]:
     """How many tensors ``step`` saves that are no parameters, each memory once, and their bytes."""
-    own = {p.untyped_storage()._cdata for p in module.parameters()}
+    own = {_local(p).untyped_storage()._cdata for p in module.parameters()}
     found: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -83,11 +88,12 @@ def measure(name: str, mode: str, layers: int, backend: str) -> dict[str, Any]:
             loss = step()
             seconds.append(time.process_time() - start)
         counted = counters["graph_deduplication"]
+        grads = [_local(p.grad) for p in module.parameters() if p.grad is not None]
         return {
             "seconds": seconds[0] - min(seconds[1:]),
             "run": min(seconds[1:]),
             "outlined": [counted["operators_outlined"], counted["operators"]],
-            "values": [loss.tolist(), *(p.grad.flatten().tolist() for p in module.parameters() if p.grad is not None)],
+            "values": [loss.tolist(), *(grad.flatten().tolist() for grad in grads)],
             "saved": _saved(module, step),
             "peak": peak(lambda: (step(), module.zero_grad())),
         }

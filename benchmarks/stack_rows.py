@@ -309,6 +309,24 @@ def _break(layers: int) -> Made:
     return module, _ids()
 
 
+@row("tensor parallel (MLP)")
+def _tensor_parallel(layers: int) -> Made:
+    """One of two ranks; its collectives send nothing."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if not dist.is_initialized():
+        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    mesh = init_device_mesh("cpu", (2,))
+    decoder = Decoder(layers, _called)
+    for layer in decoder.layers:
+        plan = {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+        parallelize_module(layer, mesh, plan)  # type: ignore[arg-type]
+    return decoder, _ids()
+
+
 class _LastState(torch.nn.Module):
     """A model of transformers, called for its last hidden state."""
 
