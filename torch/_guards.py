@@ -80,6 +80,9 @@ class InvokeSubgraphReuseCondition:
     # Dicts whose order of keys is guarded. Without them, the program would not recompile when the order in another
     # call's dict changes, and guards on its keys could not be made.
     ordered: list[Any]
+    # (source, maker): guards on the numbers of the call's hooks, in dicts of the process. Without them, the program
+    # would not recompile when such a dict comes to say more of another call's hook.
+    of_hooks: list[Any]
     # What the call has guarded of its symbolic floats, in order. Without them, the program would not recompile when
     # another call's float changes in a way that the traced call's operators depend on.
     floats: list[Any]
@@ -128,6 +131,10 @@ class InvokeSubgraphCache(HopSubgraphCache):
         self.proxy_dispatch_cache: dict[str, Callable[..., Any]] = {}
         # body, metadata of its operands and state of the tracer -> its schema (see region_schema.py)
         self.schemas: dict[object, Any] = {}
+        # (body, layouts of its operands) -> the body of local tensors (see region_dtensors.py)
+        self.local_bodies: dict[object, GraphModule] = {}
+        # layouts of a call's gradients -> their number in order of tracing
+        self.layouts_of_gradients: dict[object, int] = {}
         # identifier -> metadata of the tangents -> (backward, its number in order of tracing)
         self.lazy_bwd_cache: dict[str, dict[tuple[object], tuple[GraphModule, int]]] = {}
         # identifier -> kinds of effects in the body

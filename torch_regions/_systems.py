@@ -53,10 +53,11 @@ SYSTEMS = (
         (
             "torch._dynamo.regions.keys",
             "torch._dynamo.regions.policies",
+            "torch.fx.dtensor_facts",
             "torch.fx.operator_facts",
             "torch.utils._ambient_state",
         ),
-        ("dynamo/regions/test_keys", "dynamo/regions/outline/test_lazy_bits"),
+        ("dynamo/regions/test_keys", "dynamo/regions/outline/test_lazy_bits", "fx/test_dtensor_facts"),
     ),
     System(
         "Trace bodies with wrap semantics",
@@ -133,6 +134,7 @@ SYSTEMS = (
             f"{_TRACE}flat",
             f"{_TRACE}read_set",
             f"{_TRACE}state",
+            f"{_TRACE}values",
             "torch._dynamo.side_effects",
             "torch._dynamo.variables.builtin",
             "torch._dynamo.variables.lazy",
@@ -147,6 +149,13 @@ SYSTEMS = (
         ),
     ),
     System(
+        "Layers with forward hooks of their own",
+        "A forward hook is an object of each layer's own, under a number of its own. What tracing reads of it has "
+        "guards, so hooks are compared by their code, and a guard on a number is made with the other hook's number.",
+        (f"{_TRACE}module_hooks",),
+        ("dynamo/regions/trace/test_module_hooks",),
+    ),
+    System(
         "Guards, sources and objects of another call",
         "The read set of one call with the sources of another: each guard is the same, installed again, an alias, "
         "or a named reason not to reuse. Tables decide for each kind of guard, source and value that Dynamo has.",
@@ -157,7 +166,6 @@ SYSTEMS = (
             f"{_TRACE}plan",
             f"{_TRACE}sources",
             f"{_TRACE}substitution",
-            f"{_TRACE}values",
         ),
         (
             "dynamo/regions/trace/test_objects",
@@ -205,6 +213,17 @@ SYSTEMS = (
         "call that could be reused and compares all that tracing leaves behind.",
         ("torch._dynamo.", _TRACE),
         ("dynamo/", "dynamo/regions/test_facts"),
+    ),
+    System(
+        "Calls with missing gradients, and with DTensors",
+        "A result without a gradient leaves what leads to it out of the backward, as in the flat program. A call that "
+        "takes DTensors is one on local tensors below autograd, which records it on DTensors.",
+        ("torch._higher_order_ops.missing_gradients", "torch._higher_order_ops.region_dtensors"),
+        (
+            "dynamo/regions/trace/test_dtensors",
+            "higher_order_ops/test_missing_gradients",
+            "higher_order_ops/test_region_dtensors",
+        ),
     ),
     System(
         "Autograd of regions",

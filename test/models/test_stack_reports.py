@@ -31,6 +31,8 @@ def compiled(request):
         torch.compile(module, backend="eager")(*inputs)
     yield torch_regions.report().data["processes"][0]["compiles"], counters
     torch._dynamo.reset()
+    if torch.distributed.is_initialized():  # a row of tensor parallelism
+        torch.distributed.destroy_process_group()
     gc.collect()
 
 

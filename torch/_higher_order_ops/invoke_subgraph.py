@@ -19,10 +19,15 @@ from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-from torch._higher_order_ops.invoke_subgraph import _current_invoke_subgraph_call_id, invoke_subgraph_placeholder
+from torch._higher_order_ops.invoke_subgraph import (
+    InvokeSubgraphAutogradOp,
+    OutputMetadata,
+    _current_invoke_subgraph_call_id,
+    invoke_subgraph_placeholder,
+)
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_dynamo_compiling, is_exporting
 from torch.fx import Proxy
@@ -35,6 +40,8 @@ from torch_regions.overlay import replaces, stock
 
 # Classes of operands that belong to no tracer.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, type(None)})
+# Classes of operands that are neither DTensors nor meshes.
+_USUAL = _PLAIN | {FakeTensor, FunctionalTensor, torch.SymInt}
 
 
 def _tracer_looks_on(subgraph: Any, operands: tuple[Any, ...]) -> bool:
@@ -65,14 +72,31 @@ def __call__(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -
         return HigherOrderOperator.__call__(self, subgraph, identifier, *operands)
     # See Note [A region at run time is its body]
     if _tracer_looks_on(subgraph, operands):
-        call = stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphHOP.__call__")
-        return call(self, subgraph, identifier, *operands)
+        call = functools.partial(stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphHOP.__call__"), self)
+        if not _USUAL.issuperset(map(type, operands)):
+            from torch._higher_order_ops.region_dtensors import call_on_local_tensors, is_recorded, takes_dtensors
+
+            if takes_dtensors(subgraph, operands):
+                if is_recorded(operands):
+                    return _under_autograd(subgraph, identifier, operands)
+                return call_on_local_tensors(call, subgraph, identifier, operands)
+        return call(subgraph, identifier, *operands)
     if getattr(subgraph, "_boxed_call", False):
         return subgraph(list(operands))
     if isinstance(subgraph, torch.fx.GraphModule) and not (subgraph._forward_hooks or subgraph._forward_pre_hooks):
         # A body is no module of the program's: hooks on all modules would run for each region, and may change results.
         return subgraph.forward(*operands)
     return subgraph(*operands)
+
+
+def _under_autograd(subgraph: Any, identifier: Any, operands: tuple[Any, ...]) -> Any:
+    """What autograd's dispatch of a call does. Stock's runs the body on plain tensors of the operands' sizes first."""
+    from torch._higher_order_ops.region_metadata import body_of, examples_of_results
+
+    examples = examples_of_results(body_of(subgraph))
+    without = {i for i, e in enumerate(examples) if not (isinstance(e, torch.Tensor) and e.requires_grad)}
+    metadata = OutputMetadata(num_fw_outs=len(examples), indexes_with_no_grad=without)
+    return InvokeSubgraphAutogradOp.apply(subgraph, identifier, metadata, *operands)
 
 
 @replaces("InvokeSubgraphHOP.gen_schema")
@@ -89,10 +113,13 @@ def trace_joint_graph_as_bwd(
     subgraph: Any, num_primals: int, joint_operands: Any, include_key_set: Any, exclude_key_set: Any
 ) -> Any:
     from torch._higher_order_ops.region_autocast import turn_off, with_autocast_of_thread
+    from torch._higher_order_ops.region_dtensors import trace_local_joint
 
     trace = stock("torch._higher_order_ops.invoke_subgraph:trace_joint_graph_as_bwd")
     excluded = with_autocast_of_thread(exclude_key_set)
-    joint = trace(subgraph, num_primals, joint_operands, include_key_set, excluded)
+    joint = trace_local_joint(subgraph, num_primals, joint_operands, (include_key_set, excluded))
+    if joint is None:
+        joint = trace(subgraph, num_primals, joint_operands, include_key_set, excluded)
     if isinstance(joint, torch.fx.GraphModule):
         turn_off(joint)
     return joint

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.region_dtensors import LAYOUTS, name_for_gradients
 from torch.fx import GraphModule
 
 
@@ -31,17 +32,18 @@ _WITHOUT = "_without_gradients_of_"
 
 def name_of_forward(name: str) -> str:
     """The name of the body whose backward is traced under ``name``."""
-    return name.partition(_WITHOUT)[0]
+    return name.partition(_WITHOUT)[0].partition(LAYOUTS)[0]
 
 
 def gradients(ctx: Any, of_results: Sequence[Any], stock_backward: Callable[..., Any]) -> Any:
     """The gradients of a call's operands, with ``stock_backward``, if autograd passes None for missing ones."""
     of_results = tuple(map(_resolved, of_results))
+    layouts = name_for_gradients(of_results)
     metadata = ctx._output_metadata
     ignored = ctx._non_differentiable_indices
     none = [i for i, gradient in enumerate(of_results) if gradient is None and i not in metadata.indexes_with_symint]
     missing = [i for i in none if i not in ignored and i not in metadata.indexes_with_no_grad]
-    if not none:
+    if not none and not layouts:
         return stock_backward(ctx, *of_results)
     if len(none) + len(metadata.indexes_with_symint) == len(of_results):
         return (None,) * len(ctx.needs_input_grad)
@@ -51,6 +53,7 @@ def gradients(ctx: Any, of_results: Sequence[Any], stock_backward: Callable[...,
         if missing:
             ctx._subgraph = _without(ctx._subgraph, missing)
             ctx._identifier += _WITHOUT + "_".join(map(str, missing))
+        ctx._identifier += layouts
         return stock_backward(ctx, *of_results)
     finally:
         ctx._subgraph, ctx._identifier, ctx._non_differentiable_indices = before

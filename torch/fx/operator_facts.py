@@ -19,6 +19,7 @@ import torch.fx
 import torch.nn.functional as F
 from torch._functorch import predispatch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.fx.dtensor_facts import changes_layout
 
 
 Node = torch.fx.Node
@@ -188,6 +189,8 @@ def target_name(node: Node) -> str:
 def operator_class(node: Node) -> OperatorClass:
     """What is known about the target of a call node."""
     target = node.target
+    if changes_layout(node):
+        return OperatorClass.PURE
     if node.op == "call_method":
         return _method_class(str(target))
     if node.op != "call_function":

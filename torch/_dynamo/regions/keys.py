@@ -23,6 +23,7 @@ import torch.fx
 from torch._higher_order_ops.region_metadata import lifted_class, number
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.dtensor_facts import Mesh, is_dtensor, is_mesh, is_placement
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.operator_facts import is_body, is_switch
 from torch.utils._pytree import tree_leaves
@@ -113,6 +114,8 @@ def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> H
         return leaf(value)
     if isinstance(value, _SYMBOLIC):
         return symbol_key(value)
+    if is_placement(value):
+        return (kind, value)
     if isinstance(value, enum.Enum):
         return (kind, object.__getattribute__(value, "_name_"))  # an enum class may define its own `name`
     if isinstance(value, slice):
@@ -151,6 +154,8 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
     and unbacked sizes.
     """
     if type(tensor) is not FakeTensor:
+        if is_dtensor(tensor):
+            return _dtensor_key(tensor)
         if torch._C._functorch.is_batchedtensor(tensor):
             inner = torch._C._functorch.get_unwrapped(tensor)
             level = torch._C._functorch.maybe_get_level(tensor)
@@ -172,6 +177,14 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
         tensor.requires_grad,
         tensor.is_inference(),
     )
+
+
+def _dtensor_key(tensor: Any) -> Hashable:
+    """Key of a DTensor: its local tensor, mesh, placements and global metadata."""
+    if any(isinstance(number, torch.SymInt) for number in (*tensor.shape, *tensor.stride())):
+        raise Unkeyable("a DTensor of symbolic sizes")
+    _, context = tensor.__tensor_flatten__()
+    return ("dtensor", Mesh(tensor.device_mesh), constant_key(context), tensor_key(tensor._local_tensor))
 
 
 def hidden_key(value: torch.Tensor) -> Hashable:
@@ -202,6 +215,11 @@ def lifted_key(value: Any) -> Hashable | None:
     return None if kind is None else ("lifted", kind)
 
 
+def object_key(value: Any) -> Hashable | None:
+    """Key of an object that may be an operand: a lifted one, or a mesh, whose groups tracing reads as constants."""
+    return Mesh(value) if is_mesh(value) else lifted_key(value)
+
+
 def node_storages(node: Node) -> list[int]:
     """Identities of the storages of a node's value (fake tensors share storages as real ones do)."""
     return value_storages(node.meta.get("example_value"))
@@ -216,6 +234,8 @@ def value_storages(value: object) -> list[int]:
         if isinstance(leaf, torch.Tensor):
             while torch._C._functorch.is_functorch_wrapped_tensor(leaf):
                 leaf = torch._C._functorch.get_unwrapped(leaf)
+            if is_dtensor(leaf):
+                found += value_storages(leaf._local_tensor)  # type: ignore[attr-defined]
             try:
                 found.append(leaf.untyped_storage()._cdata)
             except (NotImplementedError, RuntimeError):  # sparse layouts have none of their own
@@ -257,12 +277,12 @@ class NodeIdentity:
             if found is None:
                 found = self._value_keys[id(value)] = self._new_key(value)
             return found
-        return lifted_key(value) or constant_key(value, self.value_key)
+        return object_key(value) or constant_key(value, self.value_key)
 
     def _new_key(self, value: torch.Tensor | tuple[Any, ...] | list[Any]) -> Hashable:
         if isinstance(value, torch.Tensor):
             return tensor_key(value)
-        return lifted_key(value) or _HashedOnce(constant_key(value, self.value_key))
+        return object_key(value) or _HashedOnce(constant_key(value, self.value_key))
 
     def _leaf_key(self, leaf: Any) -> Hashable:
         if not isinstance(leaf, Node):

@@ -28,6 +28,7 @@ import torch.fx
 from torch._dynamo.regions.frame import RegionCall, StampedCall
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._functorch import config as functorch_config
+from torch.fx.dtensor_facts import has_dtensor
 from torch.fx.operator_facts import OperatorClass, draws_random_numbers, operator_class, runs_its_bodies, target_name
 
 
@@ -51,8 +52,8 @@ def is_free_draw(node: Node) -> bool:
     name = target_name(node)
     if name not in _FROM_SEEDS or node.kwargs.get("generator") is not None:
         return False
-    if any(_is_generator(a) for a in (*node.args, *node.kwargs.values())):
-        return False
+    if has_dtensor(node) or any(_is_generator(a) for a in (*node.args, *node.kwargs.values())):
+        return False  # a DTensor's numbers are of a generator that the ranks share
     return name != _ATTENTION or _is_on_cpu(node.meta.get("example_value"))
 
 

@@ -45,7 +45,7 @@ from collections.abc import Callable, Hashable, Iterable
 
 import torch
 import torch.fx
-from torch._dynamo.regions.keys import known_number, lifted_key, node_storages
+from torch._dynamo.regions.keys import known_number, node_storages, object_key
 from torch._dynamo.regions.outline.casts import keeping_casts
 from torch._dynamo.regions.outline.spans import Span, SwitchSpans, switch_spans, vmap_spans
 from torch._dynamo.regions.outline.symbols import with_symbols
@@ -326,7 +326,7 @@ class GraphView:
         for operand in self.inputs(start, end):
             value = self.node_at(operand).meta.get("example_value")
             plain = isinstance(value, (torch.Tensor, int, torch.SymInt)) and not isinstance(value, bool)
-            refused = not plain and lifted_key(value) is None
+            refused = not plain and object_key(value) is None
             if refused or known_number(value) is not None:
                 readers = (i for i in range(start, end) if operand in self.operands[i])
                 broken.update(i for i in readers if refused or not self._ignores_number(i))

@@ -146,7 +146,7 @@ GUARDS: dict[str, Fact | GuardDecision] = {
     ),
     # The metadata belongs to a subclass, whose own code compares it.
     "TENSOR_SUBCLASS_METADATA_MATCH": GuardDecision.REFUSED,
-    "DTENSOR_SPEC_MATCH": GuardDecision.REFUSED,
+    "DTENSOR_SPEC_MATCH": GuardDecision.REMADE,
     "DICT_VERSION": GuardDecision.REFUSED,
 }
 if RELEASE >= (2, 15):

@@ -41,7 +41,8 @@ from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, 
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import check_floats
 from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
-from torch._dynamo.regions.trace.objects import EXACT, is_a, unguarded_state
+from torch._dynamo.regions.trace.module_hooks import with_number
+from torch._dynamo.regions.trace.objects import EXACT, is_a
 from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
 from torch._dynamo.regions.trace.read_set import changed_among, reachable
@@ -232,7 +233,7 @@ def _check_facts(checks: Checks, bindings: list[SourceBinding], actions: GuardAc
                 raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fact.kind} on {name}: {seen}, not {old}", differs)
     for i, state in checks.states:
         binding = bindings[i]
-        if not binding.same and unguarded_state(binding.value) != state:
+        if not binding.same and checks.state_at(i, binding.value) != state:
             raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, actions.substitution(binding.source).name)
 
 
@@ -250,7 +251,9 @@ def substituted_guards(match: Match) -> list[tuple[Source, Any]]:
     checks: Checks = match.entry.condition.checks
     void = void_maker()
     at = [_guards_at(install, checks, match.bindings, match.actions, void) for install in checks.installs]
-    return list(itertools.chain.from_iterable(at))
+    numbers = checks.numbers_of_hooks(match.bindings)
+    of_hooks: list[Any] = match.entry.condition.of_hooks if numbers else []  # type: ignore[attr-defined]
+    return [(source, with_number(source, make, numbers)) for source, make in itertools.chain(*at, of_hooks)]
 
 
 def _guards_at(
@@ -279,6 +282,11 @@ def _guards_at(
     return found
 
 
+def _ties_to(make: Any, known: Source) -> bool:
+    """Whether a guard says that the object is the one at ``known``, as the guard on an alias does."""
+    return getattr(make, "keywords", {}).get("source_b") == known
+
+
 def _check_read_by_frame(
     tx: InstructionTranslatorBase, checks: Checks, bindings: list[SourceBinding], actions: GuardActions
 ) -> None:
@@ -293,7 +301,8 @@ def _check_read_by_frame(
     needed = [_guards_at(install, checks, bindings, actions, void) for install in checks.found_there]
     for index, makers, _ in checks.installs:
         if bindings[index].action is GuardAction.ALIAS and (known := actions.known(bindings[index].value)) is not None:
-            needed.append([(known, make) for make in makers if make is not void and make is not None])
+            own = (make for make in makers if make is not void and make is not None and not _ties_to(make, known))
+            needed.append([(known, make) for make in own])
     for source, make in itertools.chain.from_iterable(needed):
         if not has_guard(tx.output.guards, source, make):
             raise CannotReuse(ReuseMissReason.READ_BY_FRAME, source.name)
@@ -304,6 +313,8 @@ def _alias_guards(actions: GuardActions, binding: SourceBinding, known: Source |
     if type(binding.value) is types.CellType:
         return []  # Dynamo reuses the tracker of a known cell without a guard, whichever function holds the cell
     new = actions.substitution.of(binding)
+    if known is not None and known.name == new.name:
+        return []  # what a cell holds has two sources of one name
     make = dynamo_guards.make_dupe_guard(new, known)
     return [(new, make)] if make is not None else []
 

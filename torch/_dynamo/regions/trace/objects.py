@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch._dynamo.regions.keys import constant_key
+from torch._dynamo.regions.trace.module_hooks import HOOKS, are_by_code, code_of
+from torch.fx.dtensor_facts import Mesh, dtensor_properties, is_mesh
 
 
 MISSING: Any = object()
@@ -77,8 +79,13 @@ def is_of_program(kind: Any, name: str) -> bool:
 
 
 def _runs_code(found: Any) -> bool:
-    """Whether reading an attribute that a class binds to ``found``, a property or descriptor, runs Python code."""
+    """Whether reading an attribute that a class binds to ``found``, a property or descriptor, runs Python code.
+
+    Torch's own properties of DTensors do not count: they read its spec, which is guarded.
+    """
     kind = type(found)
+    if kind is property and any(found is each for each in dtensor_properties()):
+        return False
     return kind is property or is_of_program(kind, "__get__") or issubclass(kind, property)
 
 
@@ -264,6 +271,8 @@ def unguarded_state(value: Any) -> Hashable:
         return id(kind)  # their guards compare the object itself
     if kind is dict:  # most are
         return id(kind), None, keys_key(value)
+    if is_mesh(value):
+        return id(kind), Mesh(value)  # torch's guard does not compare the groups
     own = own_attributes(value)
     names = tuple(own) if own is not None else None
     if names and issubclass(kind, torch.Tensor):
@@ -276,7 +285,10 @@ def unguarded_state(value: Any) -> Hashable:
     if not issubclass(kind, torch.nn.Module) or own is None:
         return id(kind), names
     held = [(name, own[name]) for name in _HOOKS if name in own]
-    hooks = tuple([id(hook) for name, of_name in held if of_name for hook in (name, *of_name.values())])
+    by_code = HOOKS if are_by_code(own) else ()  # Note [Module hooks by their code]
+    hooks = tuple(
+        (name, *map(code_of if name in by_code else id, of_name.values())) for name, of_name in held if of_name
+    )
     parts = [(name, own[name]) for name in _PARTS if own.get(name)]
     absent = [(name, n) for n, (_, of_name) in enumerate(parts) for name, part in dict.items(of_name) if part is None]
     return id(kind), names, hooks, tuple([(name, keys_key(dict.keys(of_name))) for name, of_name in parts]), *absent

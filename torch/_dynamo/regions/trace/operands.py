@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.fx
-from torch._dynamo.regions.keys import lifted_key, value_storages
+from torch._dynamo.regions.keys import object_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.size_history import SIZE_HISTORY
 from torch._dynamo.regions.source_names import name_of_source
@@ -95,7 +95,7 @@ def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) ->
     if source is not None and (made := tx.output.synthetic_source_ctor_info.get(source)) is not None:
         made_of, given_to, sources = made
         return Input(made=(made_of, given_to, sources or (None,) * len(given_to)), key=value_key(value))
-    if source is None or not (isinstance(value, torch.Tensor) or lifted_key(value)):
+    if source is None or not (isinstance(value, torch.Tensor) or object_key(value)):
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is used")
     return Input(source=source, key=value_key(value))
 

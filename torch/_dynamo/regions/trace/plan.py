@@ -10,11 +10,12 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.guard_facts import GuardFact, is_implied
+from torch._dynamo.regions.trace.module_hooks import is_dict_of_hooks, state_of_hooks
 from torch._dynamo.regions.trace.objects import (
     EXACT,
     MISSING,
@@ -152,6 +153,10 @@ class Checks:
         # (number of a step, facts)
         self.facts = [(number(source), of_source) for source, of_source in by_source.items()]
         self.states = [(number(source), state) for source, state in condition.states]
+        # Numbers of steps at dicts of hooks: Note [Module hooks by their code].
+        every = self.plan.steps
+        self.hooks = {i for i, s in enumerate(every) if s.base >= 0 and is_dict_of_hooks(every[s.base].old, s.key)}
+        self.states = [(i, state_of_hooks(every[i].old) if i in self.hooks else state) for i, state in self.states]
         self._sort_facts()
         makers = {s: [fact.make for fact in of_source] for s, of_source in by_source.items()}
         makers.update(condition.indices)
@@ -198,6 +203,17 @@ class Checks:
         self._empty = [i for i, state in self.states if state == empty]
         self._stated = [(i, type(stated[i]), state) for i, state in self.states if state != empty]
 
+    def state_at(self, index: int, value: Any) -> Hashable:
+        """What tracing may read without a guard of ``value``, which stands at a step of the plan."""
+        return state_of_hooks(value) if index in self.hooks else unguarded_state(value)
+
+    def numbers_of_hooks(self, bindings: list[SourceBinding]) -> dict[int, int]:
+        """Number of each hook in the traced call -> number of the hook in its place."""
+        found: dict[int, int] = {}
+        for i in self.hooks:
+            found.update(zip(self.plan.steps[i].old, bindings[i].value))
+        return found
+
     def hold(self, bindings: list[SourceBinding]) -> bool:
         """Whether all facts and states hold in this call.  If not, lookup.py checks them one by one for the reason."""
         for i in self._empty:
@@ -206,7 +222,7 @@ class Checks:
                 return False
         for i, kind, state in self._stated:
             binding = bindings[i]
-            if not binding.same and (type(binding.value) is not kind or unguarded_state(binding.value) != state):
+            if not binding.same and (type(binding.value) is not kind or self.state_at(i, binding.value) != state):
                 return False
         for i, facts in self._other_facts:
             for fact in facts:

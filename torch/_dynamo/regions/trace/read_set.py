@@ -31,6 +31,7 @@ from torch._dynamo.regions.trace.deferred_values import DeferredValues
 from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, TraceEvents
 from torch._dynamo.regions.trace.state import autograd_state
 from torch._dynamo.regions.trace.substitution import bare, chain_of, resolver
+from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.hashable import HashableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
@@ -175,7 +176,17 @@ class ReadSetRecorder:
     def looked_at(self) -> list[Source]:
         """The sources that the call looked up, without those whose trackers are still lazy."""
         cache = self.tx.output.variable_tracker_cache
-        return [s for s in self.sources if (tracker := dict.get(cache, s)) is None or tracker.is_realized()]
+        unread = self._unread_cells()
+        trackers = ((s, dict.get(cache, s)) for s in self.sources)
+        return [s for s, tracker in trackers if (s not in unread if tracker is None else tracker.is_realized())]
+
+    def _unread_cells(self) -> set[Source]:
+        """Sources of what cells hold, where its tracker is still lazy: Dynamo notes the load of the cell."""
+        side_effects = self.tx.output.side_effects
+        cells = (t for t in side_effects.id_to_variable.values() if type(t) is CellVariable)
+        contents = ((t.source, t.pre_existing_contents) for t in cells if t.source is not None)
+        lazy = (source for source, held in contents if held is not None and not held.is_realized())
+        return {AttrSource(source, "cell_contents") for source in lazy}
 
     def read_objects(self) -> list[VariableTracker]:
         """The trackers of the objects that the call read, by a source or through pending state."""

@@ -28,6 +28,7 @@ from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVaria
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
+from torch.fx.dtensor_facts import is_dtensor, with_local
 
 
 if TYPE_CHECKING:
@@ -254,7 +255,10 @@ def _once(recipe: Recipe) -> Recipe:
 
 def value_like(value: torch.Tensor) -> torch.Tensor:
     """A fake tensor with the metadata of ``value`` and a storage of its own.  Call it under the fake mode."""
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    if is_dtensor(value):
+        made = with_local(value, value_like(value._local_tensor)).detach()  # type: ignore[attr-defined]
+    else:
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     if value.requires_grad:
         made.requires_grad_()
         if has_grad_fn(value):
@@ -270,7 +274,8 @@ def value_like(value: torch.Tensor) -> torch.Tensor:
 
 def _metadata(value: torch.Tensor) -> tuple[Any, ...]:
     seen = value.shape, value.stride(), value.storage_offset(), value.dtype, value.requires_grad, has_grad_fn(value)
-    return *seen, hidden_key(value)
+    local = _metadata(value._local_tensor) if is_dtensor(value) else ()  # type: ignore[attr-defined]
+    return *seen, hidden_key(value), *local
 
 
 def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set[int]) -> None:

@@ -24,6 +24,7 @@ from torch._dynamo.regions.trace.effects import write_effects
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
 from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
+from torch._dynamo.regions.trace.module_hooks import HOOKS, guards_on_numbers
 from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.read_set import (
@@ -167,7 +168,7 @@ def _condition(
     # In the order of tracing's reads: a reuse makes its guards, and the graph's inputs, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
     read = recorder.read_objects()
-    looked_at, held = recorder.looked_at(), list(sources_held(read))
+    looked_at, held, ends = recorder.looked_at(), list(sources_held(read)), Roots(untouched)
     # ``held``: if a container was realized before the call, the call finds the elements without looking up their
     # sources, and Dynamo may know the elements by other sources without a guard that says so.
     reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
@@ -187,7 +188,6 @@ def _condition(
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])  # not deferred
     # Behind an argument, another call has objects of its own in the place of the changed ones, found by source.
     own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
-    ends = Roots(untouched)
     captures = [t for t in reachable(read) if id(t) not in own and not _is_under(t, ends)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
@@ -208,8 +208,17 @@ def _condition(
         captures,
         fixed.intersection(s for sources in behind.leaf_sources for s in sources),
         sorted(filter(behind.holds, tx.output.guard_on_key_order), key=_name),
+        guards_on_numbers(_made_by_call(tx, recorder), _numbers_of_hooks(values), resolve),
         guards_on_floats(tx, tensors, nodes, recorder.symbol_guards_before),
     )
+
+
+def _made_by_call(tx: InstructionTranslatorBase, recorder: ReadSetRecorder) -> Iterable[Any]:
+    return itertools.islice(tx.output.guards, recorder.guards_before, None)
+
+
+def _numbers_of_hooks(values: list[tuple[Source, Any]]) -> set[Any]:
+    return {number for source, value in values if getattr(source, "member", None) in HOOKS for number in value}
 
 
 def _opaque_functions(tx: InstructionTranslatorBase, sources: list[Source], resolve: Resolver) -> set[Source]:
@@ -239,7 +248,7 @@ def _found_there(
     tx: InstructionTranslatorBase, recorder: ReadSetRecorder, guarded: list[Source], read: Iterable[Source]
 ) -> set[Source]:
     """Those of ``guarded`` that have no guard of the call's own, and that are not among ``read``."""
-    made = {guard.originating_source for guard in itertools.islice(tx.output.guards, recorder.guards_before, None)}
+    made = {guard.originating_source for guard in _made_by_call(tx, recorder)}
     asked_for = set(map(bare, read))
     return {s for s in guarded if s not in made and bare(s) not in asked_for}
 

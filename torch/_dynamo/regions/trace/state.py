@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._dynamo.regions.keys import Unkeyable, constant_key, hidden_key, lifted_key, tensor_key
+from torch._dynamo.regions.keys import Unkeyable, constant_key, hidden_key, object_key, tensor_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.substitution import Resolver
 from torch._dynamo.source import AttrSource, ClosureSource, GetItemSource
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 def value_key(value: Any) -> Hashable:
     try:
-        return tensor_key(value) if isinstance(value, torch.Tensor) else lifted_key(value) or constant_key(value)
+        return tensor_key(value) if isinstance(value, torch.Tensor) else object_key(value) or constant_key(value)
     except Unkeyable as e:
         raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, str(e)) from None
 

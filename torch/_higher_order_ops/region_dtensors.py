@@ -1,0 +1,233 @@
+"""Calls of regions that take or return DTensors.
+
+Note [A body of local tensors]
+AOTAutograd traces a program of DTensors as one of their local tensors: the subclass acts while its operators are
+traced, so that the collectives of a redistribution are operators of the graph. A call of a region has to take part in
+that, but the operator ``invoke_subgraph`` asks the modes that trace before the classes of its operands, and they would
+take a DTensor for one plain tensor. So below autograd a call becomes one on local tensors. Its body is traced once for
+each layout of its operands: mesh, placements and global metadata are constants of it, as in the flat graph.
+
+The body is traced above autograd all the same, with grad mode on where autograd records the call. There, operators that
+are compositions reach the subclass in their parts, of which it decides one by one how to redistribute operands.
+
+Autograd records the call on DTensors. So the gradients that it passes to the backward are those of the flat
+program, with the placements that their readers left them with (a partial sum, say), and nothing is redistributed for
+the sake of a call. A joint body is traced for each layout of these gradients, and has a name of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch._guards import TracingContext, detect_fake_mode
+from torch._higher_order_ops.region_metadata import OUTLINED, body_of
+from torch._higher_order_ops.utils import (
+    _from_fun,
+    _maybe_reenter_make_fx,
+    clone_outputs_aliasing_inputs,
+    get_dummy_aot_autograd_config,
+    prepare_fw_with_masks,
+    suspend_functionalization,
+)
+from torch._library.fake_class_registry import maybe_to_fake_obj
+from torch._subclasses.functional_tensor import disable_functional_mode
+from torch.fx import GraphModule
+from torch.fx.dtensor_facts import Mesh, dtensor_class, is_dtensor, is_mesh
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+
+# Key in the ``meta`` of a body of local tensors: the layouts of what the program's body returns.
+_RESULTS = "region_layouts"
+# Between the name of a body and the number of the layouts of its results' gradients.
+LAYOUTS = "_for_layouts_"
+
+
+class _Sharded(NamedTuple):
+    """What a DTensor is, but for its local tensor."""
+
+    mesh: Mesh
+    context: Any  # placements, their order and global metadata, and whether it requires grad
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def with_local(self, local: torch.Tensor) -> torch.Tensor:
+        kind = dtensor_class()
+        inner = {"_local_tensor": local, "device_mesh": self.mesh.value}
+        return kind.__tensor_unflatten__(inner, self.context, torch.Size(self.size), self.stride)  # type: ignore[no-any-return]
+
+
+Layout: TypeAlias = _Sharded | Mesh | None  # of a DTensor, of a mesh, of anything else
+
+
+def takes_dtensors(subgraph: Any, operands: Sequence[Any]) -> bool:
+    """Whether this is a call of a region that takes or makes DTensors."""
+    body = body_of(subgraph)
+    if not isinstance(body, GraphModule) or not (OUTLINED in body.meta or _RESULTS in body.meta):
+        return False
+    return any(is_dtensor(value) or is_mesh(value) for value in operands)
+
+
+def is_recorded(operands: Sequence[Any]) -> bool:
+    """Whether autograd records a call, which then is one on DTensors; below autograd it is one on local tensors."""
+    below = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+    requires_grad = any(isinstance(value, torch.Tensor) and value.requires_grad for value in operands)
+    return requires_grad and not below and torch.is_grad_enabled()
+
+
+def _take_apart(values: Sequence[Any]) -> tuple[list[Any], tuple[Layout, ...]]:
+    """What a body of local tensors takes or returns for ``values``, and their layouts."""
+    plain: list[Any] = []
+    layouts: list[Layout] = []
+    for value in values:
+        if is_dtensor(value):
+            _, context = value.__tensor_flatten__()
+            layouts.append(_Sharded(Mesh(value.device_mesh), context, tuple(value.shape), value.stride()))
+            plain.append(value._local_tensor)
+        elif is_mesh(value):
+            layouts.append(Mesh(value))
+        else:
+            layouts.append(None)
+            plain.append(value)
+    return plain, tuple(layouts)
+
+
+def _put_together(plain: Sequence[Any], layouts: Sequence[Layout]) -> list[Any]:
+    """The values of which ``_take_apart`` has made ``plain``."""
+    left = iter(plain)
+    return [
+        layout.value if isinstance(layout, Mesh) else layout.with_local(next(left)) if layout else next(left)
+        for layout in layouts
+    ]
+
+
+def call_on_local_tensors(call: Callable[..., Any], subgraph: Any, identifier: Any, operands: Sequence[Any]) -> Any:
+    """Makes a call of a region by ``call``, on local tensors; returns DTensors where the body does."""
+    plain, layouts = _take_apart(operands)
+    body = _local_body(subgraph, plain, layouts)
+    results = call(body, identifier, *plain)
+    # Where the caller has a mesh itself, results have the same, not the one that the body was traced with.
+    known = {each: each for each in map(_mesh_of, layouts) if each is not None}
+    return tuple(_put_together(results, _with_meshes(body.meta[_RESULTS], lambda mesh: known.get(mesh, mesh))))
+
+
+def _local_body(subgraph: Any, plain: Sequence[Any], layouts: tuple[Layout, ...]) -> GraphModule:
+    """The body of local tensors that ``subgraph`` is for operands with these layouts."""
+    if isinstance(subgraph, GraphModule) and _RESULTS in subgraph.meta:
+        return subgraph  # a joint body, which is traced so
+    context = TracingContext.try_get()
+    cache: Any = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
+    bodies: dict[Any, GraphModule] = {} if cache is None else cache.local_bodies
+    key = (subgraph, layouts)
+    if key not in bodies:
+        layouts = _with_fake_meshes(layouts)
+        made: list[tuple[Layout, ...]] = []
+
+        def on_local_tensors(*values: Any) -> tuple[Any, ...]:
+            results, layouts_of_results = _take_apart(subgraph(*_put_together(values, layouts)))
+            made.append(layouts_of_results)
+            return tuple(results)
+
+        with _plain_tracing(), _above_autograd():
+            bodies[key] = _maybe_reenter_make_fx(on_local_tensors)(*map(_from_fun, plain))
+        _finish(bodies[key], made[-1])
+    return bodies[key]
+
+
+def _finish(body: GraphModule, layouts: tuple[Layout, ...]) -> None:
+    """Leaves of a traced body what it computes.
+
+    The subclass asks for metadata by operators on tensors of its own, whose results nothing reads. An in-place detach
+    changes what autograd knows of a tensor, and autograd was above when the body was traced.
+    """
+    for node in body.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+        node.replace_all_uses_with(node.args[0])
+        body.graph.erase_node(node)
+    body.graph.eliminate_dead_code()
+    body.recompile()
+    # A call returns what autograd does not know yet.
+    body.meta[_RESULTS] = tuple(
+        each._replace(context=(*each.context[:-1], False)) if isinstance(each, _Sharded) else each for each in layouts
+    )
+
+
+def _mesh_of(layout: Layout) -> Mesh | None:
+    return layout.mesh if isinstance(layout, _Sharded) else layout
+
+
+def _with_meshes(layouts: Iterable[Layout], stand_in: Callable[[Mesh], Mesh]) -> tuple[Layout, ...]:
+    """The layouts with other objects for their meshes."""
+    return tuple(
+        each._replace(mesh=stand_in(each.mesh)) if isinstance(each, _Sharded) else each and stand_in(each)
+        for each in layouts
+    )
+
+
+def _with_fake_meshes(layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    """The layouts with meshes as AOTAutograd passes them to a graph, so that reading one leaves no trace."""
+    mode = detect_fake_mode()
+    return _with_meshes(layouts, functools.cache(lambda each: Mesh(maybe_to_fake_obj(mode, each.real))))
+
+
+@contextlib.contextmanager
+def _plain_tracing() -> Iterator[None]:
+    with suspend_functionalization(), disable_functional_mode(), disable_proxy_modes_tracing():
+        yield
+
+
+@contextlib.contextmanager
+def _above_autograd() -> Iterator[None]:
+    """As where the call was made: below autograd, autograd is recording it."""
+    keys, included = torch._C.DispatchKey, torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    below = excluded.has(keys.AutogradOther)
+    for key in (keys.AutogradFunctionality, keys.AutogradOther, keys.AutogradNestedTensor):
+        excluded = excluded.remove(key)
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.set_grad_enabled(below or torch.is_grad_enabled()):
+        yield
+
+
+def trace_local_joint(subgraph: Any, count: int, operands: Sequence[Any], keys: tuple[Any, Any]) -> GraphModule | None:
+    """The joint body of a call on local tensors; None if no operand is a DTensor or mesh.
+
+    ``operands``: ``count`` operands of the forward, then the gradients. ``keys``: the dispatch keys of the thread to
+    include and to exclude.
+    """
+    plain, layouts = _take_apart(operands)
+    if not any(layouts):
+        return None
+    from torch._functorch.aot_autograd import create_joint
+
+    def program(*values: Any) -> Any:
+        with torch.fx.traceback.preserve_node_meta():
+            return torch.fx.Interpreter(subgraph).run(*values)
+
+    layouts = _with_fake_meshes(layouts)
+    run = prepare_fw_with_masks(program if isinstance(subgraph, GraphModule) else subgraph)
+    joint = create_joint(run, aot_config=get_dummy_aot_autograd_config())
+    made: list[tuple[Layout, ...]] = []
+
+    def on_local_tensors(*values: Any) -> tuple[Any, ...]:
+        together = _put_together(values, layouts)
+        outs, grads = joint(together[:count], together[count:])
+        results, layouts_of_results = _take_apart([*grads, *outs])
+        made.append(layouts_of_results)
+        return tuple(map(clone_outputs_aliasing_inputs(values), results))
+
+    with _plain_tracing(), torch._C._ForceDispatchKeyGuard(*keys), torch.enable_grad():
+        traced: GraphModule = _maybe_reenter_make_fx(on_local_tensors)(*map(_from_fun, plain))
+    _finish(traced, made[-1])
+    return traced
+
+
+def name_for_gradients(gradients: Sequence[Any]) -> str:
+    """A suffix for a body's name, so that its backward is traced anew for DTensors of other layouts; empty for none."""
+    _, layouts = _take_apart([g for g in gradients if g is not None])
+    context = TracingContext.try_get()
+    if context is None or not any(layouts):
+        return ""
+    cache: Any = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph)
+    return f"{LAYOUTS}{cache.layouts_of_gradients.setdefault(layouts, len(cache.layouts_of_gradients))}"
