@@ -178,6 +178,34 @@ def test_change_after_the_compile_is_seen_as_in_the_flat_program(change):
     torch.testing.assert_close(seen[True][1], seen[False][1], rtol=0, atol=0)
 
 
+class Watched:
+    factor = 2.0
+
+    def __iter__(self):
+        raise AssertionError("the program does not iterate over it")
+
+
+class Holder:
+    def __init__(self):
+        self._forward_hooks = Watched()
+
+
+def test_attribute_of_an_object_that_is_no_module_may_have_the_name_of_a_dict_of_hooks():
+    class Held(Layer):
+        def __init__(self):
+            super().__init__()
+            self.held = Holder()
+
+        def forward(self, x):
+            return super().forward(x) * self.held._forward_hooks.factor
+
+    model = Model(lambda layer, k: None)
+    model.layers = nn.ModuleList(Held() for _ in range(LAYERS))
+    _, result = _compiled(model, True)
+    torch.testing.assert_close(result, model(X), rtol=0, atol=0)
+    assert counters["regions"]["reused"] == LAYERS - 2
+
+
 def test_guard_on_the_number_of_a_hook_is_made_with_the_other_hooks_number():
     make = functools.partial(torch._dynamo.guards.GuardBuilder.DICT_CONTAINS, key=13, invert=True)
     local = torch._dynamo.source.LocalSource("module")

@@ -24,7 +24,7 @@ from torch._dynamo.regions.trace.effects import write_effects
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
 from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
-from torch._dynamo.regions.trace.module_hooks import HOOKS, guards_on_numbers
+from torch._dynamo.regions.trace.module_hooks import HOOKS, guards_on_numbers, is_dict_of_hooks
 from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.read_set import (
@@ -208,7 +208,7 @@ def _condition(
         captures,
         fixed.intersection(s for sources in behind.leaf_sources for s in sources),
         sorted(filter(behind.holds, tx.output.guard_on_key_order), key=_name),
-        guards_on_numbers(_made_by_call(tx, recorder), _numbers_of_hooks(values), resolve),
+        guards_on_numbers(_made_by_call(tx, recorder), _numbers_of_hooks(values, resolve), resolve),
         guards_on_floats(tx, tensors, nodes, recorder.symbol_guards_before),
     )
 
@@ -217,8 +217,11 @@ def _made_by_call(tx: InstructionTranslatorBase, recorder: ReadSetRecorder) -> I
     return itertools.islice(tx.output.guards, recorder.guards_before, None)
 
 
-def _numbers_of_hooks(values: list[tuple[Source, Any]]) -> set[Any]:
-    return {number for source, value in values if getattr(source, "member", None) in HOOKS for number in value}
+def _numbers_of_hooks(values: list[tuple[Source, Any]], resolve: Resolver) -> set[Any]:
+    found = ((getattr(source, "member", None), source, value) for source, value in values)
+    named: Any = ((name, source, value) for name, source, value in found if name in HOOKS)
+    dicts = (value for name, source, value in named if is_dict_of_hooks(resolve(source.base), name))
+    return set(itertools.chain.from_iterable(dicts))
 
 
 def _opaque_functions(tx: InstructionTranslatorBase, sources: list[Source], resolve: Resolver) -> set[Source]:
