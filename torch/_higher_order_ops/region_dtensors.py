@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch._guards import TracingContext, detect_fake_mode
-from torch._higher_order_ops.region_metadata import OUTLINED, body_of
+from torch._guards import detect_fake_mode
+from torch._higher_order_ops.region_metadata import OUTLINED, body_of, region_cache
 from torch._higher_order_ops.utils import (
     _from_fun,
     _maybe_reenter_make_fx,
@@ -36,7 +36,7 @@ from torch._higher_order_ops.utils import (
 from torch._library.fake_class_registry import maybe_to_fake_obj
 from torch._subclasses.functional_tensor import disable_functional_mode
 from torch.fx import GraphModule
-from torch.fx.dtensor_facts import Mesh, dtensor_class, is_dtensor, is_mesh
+from torch.fx.dtensor_facts import Mesh, is_dtensor, is_mesh, make_dtensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 
@@ -55,9 +55,7 @@ class _Sharded(NamedTuple):
     stride: tuple[int, ...]
 
     def with_local(self, local: torch.Tensor) -> torch.Tensor:
-        kind = dtensor_class()
-        inner = {"_local_tensor": local, "device_mesh": self.mesh.value}
-        return kind.__tensor_unflatten__(inner, self.context, torch.Size(self.size), self.stride)  # type: ignore[no-any-return]
+        return make_dtensor(local, self.mesh.value, self.context, torch.Size(self.size), self.stride)
 
 
 Layout: TypeAlias = _Sharded | Mesh | None  # of a DTensor, of a mesh, of anything else
@@ -118,23 +116,34 @@ def _local_body(subgraph: Any, plain: Sequence[Any], layouts: tuple[Layout, ...]
     """The body of local tensors that ``subgraph`` is for operands with these layouts."""
     if isinstance(subgraph, GraphModule) and _RESULTS in subgraph.meta:
         return subgraph  # a joint body, which is traced so
-    context = TracingContext.try_get()
-    cache: Any = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
+    cache = region_cache()
     bodies: dict[Any, GraphModule] = {} if cache is None else cache.local_bodies
     key = (subgraph, layouts)
     if key not in bodies:
-        layouts = _with_fake_meshes(layouts)
-        made: list[tuple[Layout, ...]] = []
-
-        def on_local_tensors(*values: Any) -> tuple[Any, ...]:
-            results, layouts_of_results = _take_apart(subgraph(*_put_together(values, layouts)))
-            made.append(layouts_of_results)
-            return tuple(results)
-
-        with _plain_tracing(), _above_autograd():
-            bodies[key] = _maybe_reenter_make_fx(on_local_tensors)(*map(_from_fun, plain))
-        _finish(bodies[key], made[-1])
+        bodies[key] = _traced(lambda values: subgraph(*values), plain, layouts, _above_autograd)
     return bodies[key]
+
+
+def _traced(
+    run: Callable[[list[Any]], Sequence[Any]],
+    plain: Sequence[Any],
+    layouts: tuple[Layout, ...],
+    state: Callable[[], contextlib.AbstractContextManager[None]],
+) -> GraphModule:
+    """The graph of local tensors of ``run``, which takes and returns the program's values, traced in ``state``."""
+    layouts = _with_fake_meshes(layouts)
+    made: list[tuple[Layout, ...]] = []
+
+    def on_local_tensors(*values: Any) -> tuple[Any, ...]:
+        results, layouts_of_results = _take_apart(run(_put_together(values, layouts)))
+        made.append(layouts_of_results)
+        # A gradient may be that of a result as it is. A body itself returns no memory of its operands.
+        return tuple(map(clone_outputs_aliasing_inputs(values), results))
+
+    with suspend_functionalization(), disable_functional_mode(), disable_proxy_modes_tracing(), state():
+        traced: GraphModule = _maybe_reenter_make_fx(on_local_tensors)(*map(_from_fun, plain))
+    _finish(traced, made[-1])
+    return traced
 
 
 def _finish(body: GraphModule, layouts: tuple[Layout, ...]) -> None:
@@ -173,21 +182,19 @@ def _with_fake_meshes(layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
 
 
 @contextlib.contextmanager
-def _plain_tracing() -> Iterator[None]:
-    with suspend_functionalization(), disable_functional_mode(), disable_proxy_modes_tracing():
+def _under(included: Any, excluded: Any, grad: bool) -> Iterator[None]:
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.set_grad_enabled(grad):
         yield
 
 
-@contextlib.contextmanager
-def _above_autograd() -> Iterator[None]:
+def _above_autograd() -> contextlib.AbstractContextManager[None]:
     """As where the call was made: below autograd, autograd is recording it."""
     keys, included = torch._C.DispatchKey, torch._C._dispatch_tls_local_include_set()
     excluded = torch._C._dispatch_tls_local_exclude_set()
     below = excluded.has(keys.AutogradOther)
     for key in (keys.AutogradFunctionality, keys.AutogradOther, keys.AutogradNestedTensor):
         excluded = excluded.remove(key)
-    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.set_grad_enabled(below or torch.is_grad_enabled()):
-        yield
+    return _under(included, excluded, below or torch.is_grad_enabled())
 
 
 def trace_local_joint(subgraph: Any, count: int, operands: Sequence[Any], keys: tuple[Any, Any]) -> GraphModule | None:
@@ -205,29 +212,20 @@ def trace_local_joint(subgraph: Any, count: int, operands: Sequence[Any], keys: 
         with torch.fx.traceback.preserve_node_meta():
             return torch.fx.Interpreter(subgraph).run(*values)
 
-    layouts = _with_fake_meshes(layouts)
-    run = prepare_fw_with_masks(program if isinstance(subgraph, GraphModule) else subgraph)
-    joint = create_joint(run, aot_config=get_dummy_aot_autograd_config())
-    made: list[tuple[Layout, ...]] = []
+    forward = prepare_fw_with_masks(program if isinstance(subgraph, GraphModule) else subgraph)
+    joint = create_joint(forward, aot_config=get_dummy_aot_autograd_config())
 
-    def on_local_tensors(*values: Any) -> tuple[Any, ...]:
-        together = _put_together(values, layouts)
-        outs, grads = joint(together[:count], together[count:])
-        results, layouts_of_results = _take_apart([*grads, *outs])
-        made.append(layouts_of_results)
-        return tuple(map(clone_outputs_aliasing_inputs(values), results))
+    def run(values: list[Any]) -> list[Any]:
+        outs, grads = joint(values[:count], values[count:])
+        return [*grads, *outs]
 
-    with _plain_tracing(), torch._C._ForceDispatchKeyGuard(*keys), torch.enable_grad():
-        traced: GraphModule = _maybe_reenter_make_fx(on_local_tensors)(*map(_from_fun, plain))
-    _finish(traced, made[-1])
-    return traced
+    return _traced(run, plain, layouts, lambda: _under(*keys, grad=True))
 
 
 def name_for_gradients(gradients: Sequence[Any]) -> str:
     """A suffix for a body's name, so that its backward is traced anew for DTensors of other layouts; empty for none."""
     _, layouts = _take_apart([g for g in gradients if g is not None])
-    context = TracingContext.try_get()
-    if context is None or not any(layouts):
+    cache = region_cache()
+    if cache is None or not any(layouts):
         return ""
-    cache: Any = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph)
     return f"{LAYOUTS}{cache.layouts_of_gradients.setdefault(layouts, len(cache.layouts_of_gradients))}"

@@ -20,6 +20,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._guards import TracingContext
 from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._library.fake_class_registry import FakeScriptObject
@@ -36,6 +37,12 @@ OUTLINED = "region_outlined"
 def number(value: Any) -> Hashable:
     """A size or stride as a comparable value: within one compile, equal expressions are the same number."""
     return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def region_cache() -> Any:
+    """What the backend knows of the regions of the frame that is compiled; None outside of a compile."""
+    context = TracingContext.try_get()
+    return context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
 
 
 def has_calls(graph: Graph) -> bool:

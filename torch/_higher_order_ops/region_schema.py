@@ -19,8 +19,14 @@ from collections.abc import Callable, Container, Hashable
 from typing import Any
 
 import torch
-from torch._guards import TracingContext
-from torch._higher_order_ops.region_metadata import OUTLINED, body_of, examples_of_results, number, outlined
+from torch._higher_order_ops.region_metadata import (
+    OUTLINED,
+    body_of,
+    examples_of_results,
+    number,
+    outlined,
+    region_cache,
+)
 from torch._higher_order_ops.schema import HopSchemaGenerator
 from torch._higher_order_ops.utils import check_input_alias_and_mutation_return_outputs
 from torch._ops import OpOverload
@@ -102,8 +108,7 @@ def _is_traced(body: torch.fx.GraphModule, seen: list[Any]) -> bool:
 
 def remembered_schema(subgraph: Any, operands: tuple[Any, ...], generate: Callable[[], Any]) -> Any:
     """The schema of a call, reused from an earlier call with the same key; see Note [What a schema can depend on]."""
-    context, body = TracingContext.try_get(), body_of(subgraph)
-    cache = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
+    cache, body = region_cache(), body_of(subgraph)
     if cache is not None and outlined(body):
         types = (body, *map(type, operands))
         if types not in cache.schemas:

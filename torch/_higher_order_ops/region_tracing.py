@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import no_python_dispatcher
-from torch._higher_order_ops.region_metadata import body_of, is_static, known_results, nodes_of_results
+from torch._higher_order_ops.region_metadata import body_of, is_static, known_results, nodes_of_results, region_cache
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager, plain_fake
 from torch.fx import GraphModule, Tracer
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, _ProxyTensor, extract_val, set_proxy_slot
@@ -31,8 +31,7 @@ def record_call(
 
     ``call_id``: stock's annotation that distinguishes the calls of one body.
     """
-    context = torch._guards.TracingContext.try_get()
-    cache: Any = context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
+    cache = region_cache()
     body: Any = cache.get_proxy_dispatch_entry(identifier) if cache else None
     mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     tracer: Any = proxy_mode.tracer

@@ -49,12 +49,17 @@ class Mesh:
         return f"{self.real} of {self._key[1:]}"
 
 
+def make_dtensor(local: torch.Tensor, mesh: Any, context: Any, size: torch.Size, stride: Any) -> torch.Tensor:
+    """The DTensor of ``local``. ``context``: what ``__tensor_flatten__`` says of it besides."""
+    inner = {"_local_tensor": local, "device_mesh": mesh}
+    made: torch.Tensor = dtensor_class().__tensor_unflatten__(inner, context, size, stride)
+    return made
+
+
 def with_local(value: Any, local: torch.Tensor) -> torch.Tensor:
     """A DTensor like ``value``, a DTensor, with another local tensor."""
     _, context = value.__tensor_flatten__()
-    inner = {"_local_tensor": local, "device_mesh": value.device_mesh}
-    made: torch.Tensor = type(value).__tensor_unflatten__(inner, context, value.size(), value.stride())
-    return made
+    return make_dtensor(local, value.device_mesh, context, value.size(), value.stride())
 
 
 def is_mesh(value: Any) -> bool:

@@ -136,6 +136,7 @@ _FACTS: dict[str, Fact] = {
 GUARDS: dict[str, Fact | GuardDecision] = {
     **_FACTS,
     "TENSOR_MATCH": GuardDecision.REMADE,
+    "DTENSOR_SPEC_MATCH": GuardDecision.REMADE,
     "DUPLICATE_INPUT": GuardDecision.REMADE,
     **dict.fromkeys(
         (
@@ -146,7 +147,6 @@ GUARDS: dict[str, Fact | GuardDecision] = {
     ),
     # The metadata belongs to a subclass, whose own code compares it.
     "TENSOR_SUBCLASS_METADATA_MATCH": GuardDecision.REFUSED,
-    "DTENSOR_SPEC_MATCH": GuardDecision.REMADE,
     "DICT_VERSION": GuardDecision.REFUSED,
 }
 if RELEASE >= (2, 15):

@@ -282,11 +282,6 @@ def _guards_at(
     return found
 
 
-def _ties_to(make: Any, known: Source) -> bool:
-    """Whether a guard says that the object is the one at ``known``, as the guard on an alias does."""
-    return getattr(make, "keywords", {}).get("source_b") == known
-
-
 def _check_read_by_frame(
     tx: InstructionTranslatorBase, checks: Checks, bindings: list[SourceBinding], actions: GuardActions
 ) -> None:
@@ -301,8 +296,7 @@ def _check_read_by_frame(
     needed = [_guards_at(install, checks, bindings, actions, void) for install in checks.found_there]
     for index, makers, _ in checks.installs:
         if bindings[index].action is GuardAction.ALIAS and (known := actions.known(bindings[index].value)) is not None:
-            own = (make for make in makers if make is not void and make is not None and not _ties_to(make, known))
-            needed.append([(known, make) for make in own])
+            needed.append([(known, make) for make in makers if make is not void and make is not None])
     for source, make in itertools.chain.from_iterable(needed):
         if not has_guard(tx.output.guards, source, make):
             raise CannotReuse(ReuseMissReason.READ_BY_FRAME, source.name)

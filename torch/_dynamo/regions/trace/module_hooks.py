@@ -13,9 +13,10 @@ dicts holds anything, hooks are compared as objects.
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable
 from typing import Any
 
 import torch
@@ -49,23 +50,15 @@ def is_dict_of_hooks(holder: Any, name: Any) -> bool:
     if name not in HOOKS or not issubclass(type(holder), torch.nn.Module):
         return False
     own = object.__getattribute__(holder, "__dict__")
-    return bool(own.get(name)) and type(own[name]).__module__ == "collections" and are_by_code(own)
+    return bool(own.get(name)) and type(own[name]) is collections.OrderedDict and are_by_code(own)
 
 
 def guards_on_numbers(guards: Iterable[Any], numbers: Container[Any], resolve: Callable[[Source], Any]) -> list[Any]:
     """Source and maker of those of ``guards`` that look one of the hooks' ``numbers`` up in a dict of the process."""
-    return list(_looked_up(guards, numbers, resolve))
-
-
-def _looked_up(
-    guards: Iterable[Any], numbers: Container[Any], resolve: Callable[[Source], Any]
-) -> Iterator[tuple[Source, Any]]:
-    for guard in guards:
-        if getattr(guard.create_fn, "keywords", {}).get("key") in numbers:
-            source = guard.originating_source
-            value = resolve(source)
-            if any(value is getattr(_MODULES, name) for name in _OF_PROCESS):
-                yield source, guard.create_fn
+    dicts = [getattr(_MODULES, name) for name in _OF_PROCESS]
+    on_numbers = (guard for guard in guards if getattr(guard.create_fn, "keywords", {}).get("key") in numbers)
+    found = ((guard.originating_source, guard.create_fn) for guard in on_numbers)
+    return [(source, make) for source, make in found if any(resolve(source) is each for each in dicts)]
 
 
 def with_number(source: Source, make: Any, numbers: dict[int, int]) -> Any:

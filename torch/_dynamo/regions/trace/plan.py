@@ -152,11 +152,11 @@ class Checks:
         by_source = {s: list(of_source) for s, of_source in itertools.groupby(facts, operator.attrgetter("source"))}
         # (number of a step, facts)
         self.facts = [(number(source), of_source) for source, of_source in by_source.items()]
-        self.states = [(number(source), state) for source, state in condition.states]
+        states = [(number(source), state) for source, state in condition.states]
         # Numbers of steps at dicts of hooks: Note [Module hooks by their code].
         every = self.plan.steps
         self.hooks = {i for i, s in enumerate(every) if s.base >= 0 and is_dict_of_hooks(every[s.base].old, s.key)}
-        self.states = [(i, state_of_hooks(every[i].old) if i in self.hooks else state) for i, state in self.states]
+        self.states = [(i, state_of_hooks(every[i].old) if i in self.hooks else state) for i, state in states]
         self._sort_facts()
         makers = {s: [fact.make for fact in of_source] for s, of_source in by_source.items()}
         makers.update(condition.indices)

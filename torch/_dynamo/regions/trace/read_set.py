@@ -176,17 +176,21 @@ class ReadSetRecorder:
     def looked_at(self) -> list[Source]:
         """The sources that the call looked up, without those whose trackers are still lazy."""
         cache = self.tx.output.variable_tracker_cache
-        unread = self._unread_cells()
         trackers = ((s, dict.get(cache, s)) for s in self.sources)
-        return [s for s, tracker in trackers if (s not in unread if tracker is None else tracker.is_realized())]
+        return [s for s, t in trackers if (not self._is_unread_cell(s) if t is None else t.is_realized())]
 
-    def _unread_cells(self) -> set[Source]:
-        """Sources of what cells hold, where its tracker is still lazy: Dynamo notes the load of the cell."""
+    def _is_unread_cell(self, source: Any) -> bool:
+        """Whether ``source`` is that of what a cell holds, and its tracker is lazy: Dynamo notes the cell's load."""
+        if type(source) is not AttrSource or source.member != "cell_contents":
+            return False
+        try:
+            cell = resolver(self.tx)(source.base)
+        except Exception:
+            return False  # the frame made the cell
         side_effects = self.tx.output.side_effects
-        cells = (t for t in side_effects.id_to_variable.values() if type(t) is CellVariable)
-        contents = ((t.source, t.pre_existing_contents) for t in cells if t.source is not None)
-        lazy = (source for source, held in contents if held is not None and not held.is_realized())
-        return {AttrSource(source, "cell_contents") for source in lazy}
+        tracker = side_effects.id_to_variable.get(id(cell))
+        held = tracker.pre_existing_contents if type(tracker) is CellVariable else None
+        return held is not None and not held.is_realized()
 
     def read_objects(self) -> list[VariableTracker]:
         """The trackers of the objects that the call read, by a source or through pending state."""
