@@ -86,6 +86,9 @@ class InvokeSubgraphReuseCondition:
     # What the call has guarded of its symbolic floats, in order. Without them, the program would not recompile when
     # another call's float changes in a way that the traced call's operators depend on.
     floats: list[Any]
+    # What the call knows of the symbols of sizes that it was the first to read. Without it, a body would not be reused
+    # for a tensor whose length is a symbol of its own.
+    own_symbols: Any
     # The check plan of the above; the first lookup makes it.
     checks: Any = None
 

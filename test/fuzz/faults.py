@@ -14,7 +14,7 @@ import torch
 import torch._dynamo.convert_frame  # (Dynamo is imported before a part of it is)
 from torch._dynamo.regions import keys
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace import lookup, stamp
+from torch._dynamo.regions.trace import call, lookup, stamp
 from torch._dynamo.regions.trace.guard_facts import GuardFact
 from torch._functorch._aot_autograd import autograd_cache_parts
 from torch.utils import _ambient_state
@@ -69,9 +69,17 @@ def identity_replaced_by_equality() -> Any:
     return mock.patch.object(lookup, "_check_identities", alike)
 
 
-def autocast_states_merged() -> Any:
-    """Operators under two kinds of autocast are one."""
-    return mock.patch.object(_ambient_state, "_autocasts", lambda: ())
+@contextlib.contextmanager
+def autocast_states_merged() -> Iterator[None]:
+    """Operators and calls under two kinds of autocast are one.
+
+    A call's key has the dtypes twice: in the state of its operators, and for a program that asks for them.
+    """
+    with (
+        mock.patch.object(_ambient_state, "_autocasts", lambda: ()),
+        mock.patch.object(call, "autocast_dtypes", lambda: ()),
+    ):
+        yield
 
 
 @contextlib.contextmanager

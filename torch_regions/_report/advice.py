@@ -14,6 +14,7 @@ INLINED = {
     "INSIDE_HIGHER_ORDER_OP": "Call the region outside of `cond`, `while_loop` or `autograd.Function`.",
     "NO_LEGAL_OPERATORS": "See the operators' own reasons, which the report counts.",
     "NOT_REPEATED": "Nothing, if other calls share a body; else see why they were not reused.",
+    "OWN_SIZES": "Nothing: the layers are traced once, and the search finds what has no such size.",
     "NOTHING_INSIDE_BOUNDARY": "Mark more of the program: the layer around it, with operators that make new tensors.",
     "FAILED": "Report it, with the warning in the log; the program is compiled flat.",
 }

@@ -73,6 +73,8 @@ class RegionCall:
     miss: CannotReuse | None = None
     ended: bool = False
     reused: bool = False
+    # Whether it was stamped out of, or into, a call whose sizes have other symbols: these share no body.
+    own_sizes: bool = False
     # Whether this is an automatic region (regions/trace/candidates.py).
     automatic: bool = False
     # Traces the call, given callee, frame, arguments and keywords. If None, the callee's own method traces it.
@@ -135,6 +137,8 @@ class StampedCall:
     results: dict[Node, Node]
     # The call that was being traced when this one was stamped out, if any.
     outer: RegionCall | None
+    # symbol of the traced call -> symbol of this call, where they differ. Such a call cannot share the body.
+    symbols: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def operands(self) -> list[Node]:

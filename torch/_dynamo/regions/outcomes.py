@@ -33,6 +33,7 @@ class RegionInlineReason(enum.Enum):
     INSIDE_HIGHER_ORDER_OP = "it is called inside the body of another higher order operator"
     NO_LEGAL_OPERATORS = "none of its operators may be in a body"
     NOT_REPEATED = "it is automatic, and no other call was stamped out of it"
+    OWN_SIZES = "it is automatic, and its sizes are symbols that no other call has"
     NOTHING_INSIDE_BOUNDARY = "nothing is left of it between the values that may not cross a boundary"
     FAILED = "tracing or outlining it failed"
 

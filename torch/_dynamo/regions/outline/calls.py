@@ -226,7 +226,10 @@ class _Plan:
                 piece = self._piece(repeat, owner, like.options)
                 if like.automatic and not _is_stamped(piece.calls):
                     for call in piece.calls:
-                        flat.setdefault(id(call), RegionInlineReason.NOT_REPEATED)
+                        own = call.own_sizes
+                        flat.setdefault(
+                            id(call), RegionInlineReason.OWN_SIZES if own else RegionInlineReason.NOT_REPEATED
+                        )
                     continue
                 pieces.append(piece)
                 kept.update(map(id, piece.calls))
@@ -290,8 +293,8 @@ def _has_marked(call: RegionCall) -> bool:
 
 
 def _is_stamped(calls: list[RegionCall]) -> bool:
-    """Whether one of ``calls`` has stamps or was itself a stamp."""
-    return any(call.stamps or call.came_from for call in calls)
+    """Whether one of ``calls`` has stamps, or was itself a stamp, of the same sizes."""
+    return any(call.stamps or (call.came_from and not call.own_sizes) for call in calls)
 
 
 def _end_inside(call: RegionCall) -> None:

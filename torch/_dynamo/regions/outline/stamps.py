@@ -21,6 +21,7 @@ from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
 from torch._dynamo.regions.outline.names import given_name
 from torch._dynamo.regions.outline.outliner import Outliner, call_meta
 from torch._dynamo.regions.outline.symbols import is_symbol
+from torch._dynamo.regions.renamed import SYMBOLIC, with_symbols_of, without_guards
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.operator_facts import is_body, is_switch
 from torch.utils._pytree import tree_map_only
@@ -84,7 +85,11 @@ def _kinds_of_stamps(
         for stamp in call.stamps:
             # An operand or result is written in a way that a call may not hide: the operators must be in the graph.
             at = view.position[stamp.node]
-            hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
+            hidden = (
+                bool(stamp.symbols)
+                or view.is_in_span(at)
+                or not view.written_at(at) <= view.held_alone(view.operands[at])
+            )
             hidden = hidden or _returns_a_view(view, stamp)
             hidden = hidden or (at in view.keeping_casts and call_shares_cast(stamp.node, tracker.bodies.module))
             used = {n: view.position[result] for n, result in stamp.results.items() if is_used(result, ())}
@@ -142,6 +147,7 @@ def _replaced(nodes: list[Node], at: Node, gone: set[Node], new: list[Node]) -> 
 def _as_call(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCall, stamp: StampedCall) -> RegionCall:
     """Puts a stamp back as a call of its own."""
     stack_trace = stamp.node.stack_trace
+    call.own_sizes |= bool(stamp.symbols)
     came_from = put_back(graph, tracker, call, stamp)
     nodes = [came_from[n] for n in call.nodes if n in came_from]
     return dataclasses.replace(
@@ -153,6 +159,7 @@ def _as_call(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCal
         ended=True,
         outer=stamp.outer,
         came_from=came_from,
+        own_sizes=bool(stamp.symbols),
     )
 
 
@@ -204,7 +211,7 @@ class Replacement:
         Example values are made anew, so that values of two calls share no memory.
         """
         stands_for: dict[Node, Node] = dict(zip(self.operands, stamp.operands, strict=True))
-        values = _Values(stands_for)
+        values = _Values(stands_for, stamp.symbols)
         given = {node: given_name(result) for node, result in stamp.results.items()}
         with graph.inserting_before(stamp.node):
             for step in self.steps:
@@ -272,7 +279,9 @@ class CalledPiece:
 class _Values:
     """Makes example values of one call from those of another: same metadata, same sharing, other memory."""
 
-    def __init__(self, stands_for: dict[Node, Node]) -> None:
+    def __init__(self, stands_for: dict[Node, Node], symbols: dict[Any, Any]) -> None:
+        """``symbols``: symbol of the one call -> symbol of the other one."""
+        self._symbols = symbols
         # storage in the traced call -> its counterpart in this call
         self._storages: dict[int, Any] = {}
         for node, other in stands_for.items():
@@ -281,18 +290,23 @@ class _Values:
                 self._storages[one.untyped_storage()._cdata] = two.untyped_storage()
 
     def like(self, value: Any) -> Any:
+        if self._symbols:
+            value = tree_map_only(SYMBOLIC, lambda number: with_symbols_of([number], self._symbols)[0], value)
         return tree_map_only(FakeTensor, self._tensor, value)
 
     def _tensor(self, value: FakeTensor) -> torch.Tensor:
         try:
             # On the meta device, because each of these steps is a hundred times slower under the fake mode.
-            with torch.no_grad():
+            with torch.no_grad(), without_guards(value.fake_mode):
+                sizes, strides, (offset,) = (
+                    with_symbols_of(n, self._symbols) for n in (value.shape, value.stride(), [value.storage_offset()])
+                )
                 old = value.untyped_storage()
                 if old._cdata not in self._storages:
-                    whole = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+                    whole = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
                     self._storages[old._cdata] = whole.untyped_storage()
                 made = torch.empty(0, dtype=value.dtype, device="meta")
-                made.set_(self._storages[old._cdata], value.storage_offset(), value.shape, value.stride())
+                made.set_(self._storages[old._cdata], offset, sizes, strides)
                 fake = FakeTensor(value.fake_mode, made, value.device, constant=value.constant)
             return fake.requires_grad_(value.requires_grad)
         except Exception:

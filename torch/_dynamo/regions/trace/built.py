@@ -8,6 +8,7 @@ from torch._dynamo.regions.keys import lifted_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.floats import FloatState, becomes_symbol, check_float, check_guards, float_state
 from torch._dynamo.regions.trace.operands import build_as_traced
+from torch._dynamo.regions.trace.own_symbols import SymbolMap
 from torch._dynamo.regions.trace.state import tensor_state
 from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable, UnspecializedPythonVariable
@@ -37,12 +38,16 @@ def built_for(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tupl
     return found
 
 
-def check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> None:
+def check_built(
+    tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, actions: GuardActions, symbols_before: int
+) -> None:
     """Raises CannotReuse unless Dynamo builds trackers like the traced call's.
 
     Builds the trackers that tracing the call would build, with their guards and their history of dynamic sizes.
     """
     found: Any = condition
+    if found.own_symbols is not None:
+        actions.symbols = SymbolMap(tx, found.own_symbols, symbols_before)
     # Asked before a float is built: the call that is traced instead may read it in a body.
     check_guards(condition, actions)
     constants = _constants(condition, actions)
@@ -56,11 +61,21 @@ def check_built(tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCon
         binding = actions.look(source)
         known = tx.output.side_effects.id_to_variable.get(id(binding.value)) if binding.same else None
         tracker = known if known is not None else build_as_traced(tx, actions, source).unwrap()
-        if not isinstance(tracker, TensorVariable) or tensor_state(tracker) != state:
+        if not isinstance(tracker, TensorVariable) or _state_of(tracker, source, actions) != state:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, actions.substitution(source).name)
+    if actions.symbols is not None:
+        actions.symbols.check()
     for source in constants:
         if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
+
+
+def _state_of(tracker: TensorVariable, source: Source, actions: GuardActions) -> Any:
+    state = tensor_state(tracker)
+    if actions.symbols is None:
+        return state
+    actions.symbols.add(source, tracker.proxy.node.meta["example_value"], actions.value(source))
+    return actions.symbols.renamed(state)
 
 
 def _constants(condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> list[Source]:

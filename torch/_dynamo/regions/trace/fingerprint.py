@@ -28,6 +28,7 @@ from torch._dynamo.regions.keys import (
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import DICTS, bound_to, settled
 from torch._dynamo.regions.trace.deferred import Deferred, DeferredConstant, DeferredList
+from torch._dynamo.regions.trace.own_symbols import symbols_so_far
 from torch._dynamo.regions.trace.state import has_grad_fn
 from torch._dynamo.regions.trace.substitution import bare, resolver
 from torch._dynamo.source import AttrSource
@@ -77,6 +78,8 @@ class Arguments:
         Raises CannotReuse if an argument is of a kind that is not compared.
         """
         self._tx = tx
+        # How many symbols and guards the shape environment had when the call began.
+        self.symbols_before = symbols_so_far(tx)
         # All trackers, containers included, in the order of the walk, which is the same for equal keys.
         self.leaves: list[Leaf] = []
         # The key leaves these out; see Note [A constant is read when the program asks for its value].

@@ -167,13 +167,14 @@ def check_guards(condition: InvokeSubgraphReuseCondition, actions: GuardActions)
 
 
 def guards_to_make(condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> list[Any]:
-    """The expressions on this call's symbolic floats that tracing the call would guard."""
+    """The expressions on this call's symbols that tracing the call would guard."""
     found: Any = condition
+    of_sizes = actions.symbols.guards() if actions.symbols is not None else []
     if not found.floats:
-        return []
+        return of_sizes  # type: ignore[no-any-return]
     new: dict[Any, Any] = {}
     for source, old in found.tensors:
         if isinstance(old, FloatState):
             tracker: Any = actions.substitution.binding(source).tracker
             new[old.symbol] = float_symbol(tracker.unwrap().sym_num)
-    return [guard.xreplace(new) for guard in found.floats]
+    return [*of_sizes, *(guard.xreplace(new) for guard in found.floats)]

@@ -184,7 +184,7 @@ def _check(
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_read_by_frame(tx, checks, bindings, actions)
     # The last one: what is built has guards.
-    check_built(tx, condition, actions)
+    check_built(tx, condition, actions, arguments.symbols_before[0])
 
 
 def _is_among(value: Any, checks: Checks, bindings: list[SourceBinding]) -> bool:

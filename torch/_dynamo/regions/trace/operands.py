@@ -88,9 +88,10 @@ def _input(tx: InstructionTranslatorBase, node: Node, given: dict[Node, int]) ->
     if isinstance(value, torch.SymInt):
         # Equal expressions are one value, which each call finds where the frame binds the symbol. A number behind an
         # argument has a symbol of its own in each call; ``save`` refuses such a call.
-        bound = tx.output.current_tracer.bound_symbols.get(value.node.expr)
-        if isinstance(bound, torch.fx.Proxy) and bound.node is node:
-            return Input(symbol=value.node.expr)
+        for expression in (value.node._expr, value.node.expr):
+            bound = tx.output.current_tracer.bound_symbols.get(expression)
+            if isinstance(bound, torch.fx.Proxy) and bound.node is node:
+                return Input(symbol=expression)
     source = getattr(node.meta.get("grapharg"), "source", None)
     if source is not None and (made := tx.output.synthetic_source_ctor_info.get(source)) is not None:
         made_of, given_to, sources = made
@@ -138,7 +139,7 @@ def operands_of(
     proxies = []
     for origin in entry.inputs:
         if origin.symbol is not None:
-            proxies.append(_symbol(tx, origin.symbol))
+            proxies.append(_symbol(tx, actions.symbols.symbol(origin.symbol) if actions.symbols else origin.symbol))
             continue
         if origin.made is not None:
             proxies.append(_made_anew(tx, actions, *origin.made))
@@ -148,7 +149,8 @@ def operands_of(
         else:
             tracker = build_as_traced(tx, actions, origin.source)
         proxy = tracker.as_proxy()
-        if not isinstance(proxy, torch.fx.Proxy) or _operand_key(proxy.node.meta.get("example_value")) != origin.key:
+        key = _operand_key(proxy.node.meta.get("example_value")) if isinstance(proxy, torch.fx.Proxy) else None
+        if origin.key != (actions.symbols.renamed(key) if actions.symbols else key):
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, name_of(tracker))
         proxies.append(proxy)
     if entry.sharing != sharing([p.node for p in proxies]):

@@ -80,7 +80,6 @@ class ReadSetRecorder:
         self._counts = self._count()
         # How many guards the frame had made before the call. The guards of a frame are in order.
         self.guards_before = len(tx.output.guards)
-        self.symbol_guards_before = len(tx.output.shape_env.guards)
         # Trackers that Dynamo had before the call, kept alive so that ids are not reused.
         self._known = list(tx.output.side_effects.id_to_variable.values())
         # tracker -> name -> the value that the frame had bound the name to before the call

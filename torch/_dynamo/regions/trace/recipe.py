@@ -17,6 +17,7 @@ from torch._dynamo import variables
 from torch._dynamo.regions.keys import Unkeyable, hidden_key, tensor_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import COMPUTED
+from torch._dynamo.regions.renamed import with_symbols_of, without_guards
 from torch._dynamo.regions.trace.expressions import Applied, ArgumentValue, BindingValue, SourceValue
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.state import has_grad_fn
@@ -253,12 +254,16 @@ def _once(recipe: Recipe) -> Recipe:
     return Recipe(make, recipe.says)
 
 
-def value_like(value: torch.Tensor) -> torch.Tensor:
-    """A fake tensor with the metadata of ``value`` and a storage of its own.  Call it under the fake mode."""
+def value_like(value: torch.Tensor, symbols: dict[Any, Any] | None = None) -> torch.Tensor:
+    """A fake tensor with the metadata of ``value`` and a storage of its own.  Call it under the fake mode.
+
+    ``symbols``: symbol of ``value`` -> symbol of the new tensor, where they differ.
+    """
     if is_dtensor(value):
         made = with_local(value, value_like(value._local_tensor)).detach()  # type: ignore[attr-defined]
     else:
-        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        sizes, strides = (with_symbols_of(n, symbols or {}) for n in (value.shape, value.stride()))
+        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
     if value.requires_grad:
         made.requires_grad_()
         if has_grad_fn(value):
@@ -293,6 +298,6 @@ def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set
         except Unkeyable as e:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, str(e)) from None
         mode: Any = tx.fake_mode
-        with mode:
+        with mode, without_guards(mode):
             if value.is_conj() or value.is_neg() or _metadata(value_like(value)) != _metadata(value):
                 raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor of unusual layout")

@@ -27,6 +27,7 @@ from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guar
 from torch._dynamo.regions.trace.module_hooks import HOOKS, guards_on_numbers, is_dict_of_hooks
 from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
+from torch._dynamo.regions.trace.own_symbols import own_symbols
 from torch._dynamo.regions.trace.read_set import (
     ReadSetRecorder,
     changed_among,
@@ -167,8 +168,8 @@ def _condition(
     indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
     # In the order of tracing's reads: a reuse makes its guards, and the graph's inputs, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
-    read = recorder.read_objects()
-    looked_at, held, ends = recorder.looked_at(), list(sources_held(read)), Roots(untouched)
+    read, looked_at, ends = recorder.read_objects(), recorder.looked_at(), Roots(untouched)
+    held = list(sources_held(read))
     # ``held``: if a container was realized before the call, the call finds the elements without looking up their
     # sources, and Dynamo may know the elements by other sources without a guard that says so.
     reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
@@ -176,9 +177,8 @@ def _condition(
     sources = list(dict.fromkeys((*guarded, *reached, *sorted(filter(behind.holds, hashed), key=_name))))
     cells = list(cells_of((s for s in sources if not behind.is_function(s)), resolve))
     _check_cells(tx, recorder, changed, {id(resolve(cell)) for cell in cells})
-    sources = list(dict.fromkeys((*sources, *cells)))
     check_kinds(tx, looked_at)
-    check_steps(sources)
+    check_steps(sources := list(dict.fromkeys((*sources, *cells))))
     facts = facts_of(map(known.get, guarded), resolve, _opaque_functions(tx, guarded, resolve))
     tracked = _tracked(tx, _values(sources, resolve))
     # Add the source by which Dynamo knows each object: in another call, one object must be at both sources.
@@ -209,7 +209,8 @@ def _condition(
         fixed.intersection(s for sources in behind.leaf_sources for s in sources),
         sorted(filter(behind.holds, tx.output.guard_on_key_order), key=_name),
         guards_on_numbers(_made_by_call(tx, recorder), _numbers_of_hooks(values, resolve), resolve),
-        guards_on_floats(tx, tensors, nodes, recorder.symbol_guards_before),
+        guards_on_floats(tx, tensors, nodes, arguments.symbols_before[1]),
+        own_symbols(tx, tensors, resolve, arguments.symbols_before, nodes),
     )
 
 

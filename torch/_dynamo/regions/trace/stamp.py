@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.regions.frame import FRAME, StampedCall
+from torch._dynamo.regions.renamed import without_guards
 from torch._dynamo.regions.stack_trace import proxies_of
 from torch._dynamo.regions.trace.effects import carry_out
 from torch._dynamo.regions.trace.fingerprint import Arguments
@@ -37,14 +38,18 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     taken = (None, entry.call.function, *match.operands)
     call = tx.output.create_proxy("call_function", target, taken, {}, proxy_factory_fn=as_proxy)
     values = [entry.call.nodes[index].meta["example_value"] for index in entry.results]
+    # First: what the shape environment learns of this call's symbols.
+    for expression in guards_to_make(entry.condition, match.actions):
+        tx.output.shape_env.evaluate_expr(expression)
+    symbols = match.actions.symbols.moved() if match.actions.symbols is not None else {}
     mode: Any = tx.fake_mode
-    with mode:
-        fresh = [value_like(value) for value in values]
+    with mode, without_guards(mode):
+        fresh = [value_like(value, symbols) for value in values]
     call.node.meta["example_value"] = tuple(fresh)
     for index in entry.writes:
         _note_write(tx, match.operands[index].node.meta["example_value"])
         tx.output.region_tracker.add_node_mutation(call.node, index)
-    stamp = StampedCall(call.node, {}, FRAME.of(tx.output).open)
+    stamp = StampedCall(call.node, {}, FRAME.of(tx.output).open, symbols)
     trackers = {}
     for k, index in enumerate(entry.results):
         item = tx.output.create_proxy("call_function", operator.getitem, (call, k), {}, proxy_factory_fn=as_proxy)
@@ -75,8 +80,6 @@ def _note_write(tx: InstructionTranslatorBase, written: Any) -> None:
 
 def _install_guards(tx: InstructionTranslatorBase, match: Match) -> None:
     """Installs the guards that tracing the call would have installed."""
-    for expression in guards_to_make(match.entry.condition, match.actions):
-        tx.output.shape_env.evaluate_expr(expression)
     guards = substituted_guards(match)
     track_later(tx, match.actions, to_be_tracked(match))
     keep_class_lookups(match)

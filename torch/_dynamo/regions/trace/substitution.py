@@ -241,6 +241,8 @@ class GuardActions:
     def __init__(self, tx: InstructionTranslatorBase, substitution: SourceSubstitution, resolve: Resolver) -> None:
         self.substitution = substitution
         self.resolve = resolve
+        # The call's symbols in the place of the traced call's own (a SymbolMap); None if that has none.
+        self.symbols: Any = None
         self._trackers = tx.output.side_effects.id_to_variable
         self._stamped = STAMPED.of(tx.output)
         # Dynamo's cache of lookups in classes: (id of the value found, name) -> source

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
@@ -23,6 +24,7 @@ from torch._dynamo.regions.trace.substitution import SourceSubstitution, resolve
 from torch._dynamo.source import SyntheticLocalSource
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 from torch._guards import Source
+from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
 
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
+_WORD = re.compile(r"\w+")
 _FLOAT = re.compile(r"\bzf\d+")
 # The other source of a guard that two sources are one object.
 _ALIAS = re.compile("DUPLICATE_INPUT source_b=(.*)")
@@ -69,8 +72,13 @@ def frame_state(tx: InstructionTranslatorBase) -> FrameState:
     sourced = (t for t in known if t.source is not None and type(t.source) is not SyntheticLocalSource)
     tracked = {name_of(t) for t in sourced if isinstance(t.mutation_type, existing)}
     env = tx.output.shape_env
-    symbols = [str(g.expr) for g in env.guards], list(map(str, env.backed_var_to_val))
+    symbols = [_said_of_symbols(g.expr) for g in env.guards], list(map(str, env.backed_var_to_val))
     return FrameState(guards, tracked, symbols)
+
+
+def _said_of_symbols(guard: Any) -> str:
+    # Which side a symbol is on depends on its name.
+    return str(canonicalize_bool_expr(guard))
 
 
 def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Arguments) -> tuple[FrameState, FrameState]:
@@ -82,8 +90,8 @@ def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Argum
     guards = {_guard_key(tx, source, make) for source, make in substituted_guards(match)}
     tracked = {match.actions.substitution.of(binding).name for binding in to_be_tracked(match)}
     env, (made, symbols) = tx.output.shape_env, before.symbols
-    of_floats = guards_to_make(match.entry.condition, match.actions)
-    made = made + [str(e) for e in of_floats if env.replace(e) not in (True, False)]
+    of_symbols = guards_to_make(match.entry.condition, match.actions)
+    made = made + [_said_of_symbols(e) for e in of_symbols if env.replace(e) not in (True, False)]
     return before, FrameState(before.guards | guards, before.tracked | tracked, (made, symbols))
 
 
@@ -107,7 +115,7 @@ def verify(
         raise RegionReuseError(f"{name}: a call that an entry was found for cannot be reused itself: {refused}")
     # If verification was off at ``save``, nothing was noted.
     saved = _SAVED.of(tx.output).get(match.entry.main or match.entry) or _operators_of(tx, match.entry.call)
-    _same(f"{name}: operators", saved, _operators_of(tx, traced.call))
+    _same(f"{name}: operators", *_with_one_set_of_symbols(match, saved, _operators_of(tx, traced.call)))
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
     operands = [_operand(tx, proxy.node) for proxy in match.operands]
     _same(f"{name}: operands", operands, [_operand(tx, node) for node in traced.call.operands])
@@ -124,7 +132,7 @@ def verify(
             old, new = (_with_one_name(each, s.guards) for each, s in ((old, expected), (new, found)))
         _same(f"{name}: {what}", sorted(map(str, old)), sorted(map(str, new)))
     for old, new in zip(expected.symbols, found.symbols, strict=True):
-        _same(f"{name}: symbols", old, new)
+        _same(f"{name}: symbols", sorted(old), sorted(new))
     counters["regions"]["verified"] += 1
 
 
@@ -248,6 +256,21 @@ def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], module
     # Each call has its own symbols of floats.
     floats: dict[str, str] = {}
     return [_FLOAT.sub(lambda name: floats.setdefault(name[0], f"float {len(floats)}"), line) for line in lines]
+
+
+def _with_one_set_of_symbols(match: Match, old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
+    """The operators of two calls, with the symbols of the new one; see Note [A call's own symbols]."""
+    moved = match.actions.symbols.all_moved() if match.actions.symbols is not None else {}
+    if not moved:
+        return old, new
+    names = {str(one): str(other) for one, other in moved.items()}
+    renamed = (_WORD.sub(lambda word: names.get(word[0], word[0]), line) for line in old)
+    # A sum has its terms in the order of their names.
+    return _words_of(renamed), _words_of(new)
+
+
+def _words_of(lines: Iterable[str]) -> list[str]:
+    return [" ".join(sorted(_WORD.findall(line))) for line in lines]
 
 
 def _target_of(node: torch.fx.Node, module: Any) -> str:

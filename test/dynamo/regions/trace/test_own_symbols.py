@@ -1,0 +1,276 @@
+"""Layers whose own tensors have a length that moves: reused with symbols of their own, and the guards tracing makes."""
+
+import pytest
+import torch
+import torch._dynamo
+from testing.automatic_cases import outcomes_of
+from torch import nn
+from torch._dynamo.regions.outcomes import RegionInlineReason, forget_outcomes
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
+
+
+LAYERS = 5
+X = torch.linspace(-1, 1, 8).view(2, 4)
+
+
+class Layer(nn.Module):
+    def __init__(self, kind, k):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.read = getattr(self, kind)
+        self.kept = self.other = None
+
+    def forward(self, x, mask):
+        return x + self.second(self.read(self.first(x).tanh(), mask)).sin()
+
+    def attends(self, x, mask):
+        """Its length is a size of what the layer computes, and of nothing that it returns."""
+        return torch.softmax(x @ self.kept.t(), -1) @ self.kept
+
+    def attends_to_two(self, x, mask):
+        """The keys and the values have symbols of their own, which must be one number."""
+        return torch.softmax(x @ self.kept.t(), -1) @ self.other
+
+    def adds_the_mask(self, x, mask):
+        """All layers add one mask, so each length is the mask's."""
+        return torch.softmax(x @ self.kept.t() + mask, -1) @ self.kept
+
+    def asks_for_its_length(self, x, mask):
+        return x * 2 if self.kept.size(0) > 4 else x * self.kept.size(0)
+
+    def compares_with_the_mask(self, x, mask):
+        return x * 2 if self.kept.size(0) == mask.size(0) else x * 3
+
+    def compares_its_two(self, x, mask):
+        return x * 2 if self.kept.size(0) < self.other.size(0) else x * 3
+
+    def takes_half(self, x, mask):
+        n = self.kept.size(0) // 2
+        return torch.softmax(x @ self.kept[:n].t(), -1) @ self.kept[:n]
+
+    def grows(self, x, mask):
+        self.kept = torch.cat([self.kept, x])
+        return torch.softmax(x @ self.kept.t(), -1) @ self.kept
+
+    def strides_over_the_base(self, x, mask):
+        """The view's base has a length of its own."""
+        return x + self.kept.as_strided((2, 4), (4, 1)).sum() * self.kept.size(0)
+
+    def returns_its_length(self, x, mask):
+        return x * self.kept.size(0) + self.kept.sum()
+
+
+KINDS = [name for name in vars(Layer) if name not in ("__init__", "forward") and not name.startswith("__")]
+
+
+class Model(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Layer(kind, k) for k in range(LAYERS))
+
+    def hold(self, length, other=None):
+        for k, layer in enumerate(self.layers):
+            layer.kept = torch.linspace(k, 1, length * 4).view(length, 4)
+            layer.other = torch.linspace(k, 2, (other or length) * 4).view(-1, 4)
+        return torch.linspace(0, 1, length)
+
+    def forward(self, x, mask):
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+@pytest.fixture(autouse=True)
+def flag():
+    counters.clear()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        yield
+
+
+def _compiled(model, backend="eager"):
+    counter = CompileCounterWithBackend(backend)
+    return torch.compile(model, backend=counter), counter
+
+
+def _run(program, model, length, other=None):
+    mask = model.hold(length, other)
+    result = program(X, mask)
+    return result, [layer.kept.clone() for layer in model.layers]
+
+
+def _same(one, other):
+    torch.testing.assert_close(one, other)
+
+
+def _differs(kind):
+    return 9 if kind == "compares_its_two" else None
+
+
+def _second(kind, backend="eager"):
+    """A model that was compiled for two lengths, so that they are symbols now; and the counter of its compiles."""
+    model = Model(kind)
+    program, counter = _compiled(model, backend)
+    for length in (6, 7):
+        counters.clear()
+        forget_outcomes()
+        got = _run(program, model, length, _differs(kind))
+        _same(got, _run(Model.forward.__get__(model), model, length, _differs(kind)))
+    return model, program, counter
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_with_lengths_of_their_own_are_reused(kind):
+    _second(kind, "aot_eager")
+    assert counters["regions"]["reused"] == LAYERS - 2
+    shares_a_body = kind in ("adds_the_mask", "compares_with_the_mask")
+    reasons = [outcome.reason for outcome in outcomes_of("Layer")]
+    assert (RegionInlineReason.OWN_SIZES in reasons) != shares_a_body
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reuse_is_what_tracing_makes(kind):
+    with torch._dynamo.config.patch(verify_region_reuse=True):
+        _second(kind)
+    assert counters["regions"]["verified"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [3, 8])
+def test_another_length_of_one_layer_compiles_as_often_as_flat(kind, length):
+    seen = []
+    for on in (True, False):
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(use_graph_deduplication=on):
+            model, program, counter = _second(kind)
+            # All layers, then one of them.
+            for each in (slice(None), slice(LAYERS - 1, None)):
+                mask = model.hold(7, _differs(kind))
+                for layer in model.layers[each]:
+                    layer.kept = torch.linspace(1, 2, 4 * length).view(length, 4)
+                if each.start is None:
+                    mask = torch.linspace(0, 1, length)
+                try:
+                    got = program(X, mask)
+                except RuntimeError:
+                    got = "raises"  # a mask of another length, or keys and values of two
+                seen.append((counter.frame_count, got))
+    half = len(seen) // 2
+    for (frames, got), (flat_frames, flat) in zip(seen[:half], seen[half:], strict=True):
+        assert frames == flat_frames
+        _same(got, flat) if isinstance(got, torch.Tensor) else None
+        assert (got is flat) or isinstance(got, torch.Tensor)
+
+
+def _guards(on, kind):
+    torch._dynamo.reset()
+    found = []
+    guards = torch.fx.experimental.symbolic_shapes.ShapeEnv.produce_guards_verbose
+
+    def noting(env, *args, **kwargs):
+        made = guards(env, *args, **kwargs)
+        found.append(sorted(made[0].exprs if hasattr(made[0], "exprs") else map(str, made)))
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.fx.experimental.symbolic_shapes.ShapeEnv, "produce_guards_verbose", noting)
+        with torch._dynamo.config.patch(use_graph_deduplication=on):
+            _second(kind)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_guards_on_sizes_are_those_of_flat(kind):
+    assert _guards(True, kind) == _guards(False, kind)
+
+
+def test_a_length_with_another_hint_is_traced():
+    model = Model("attends")
+    program, _ = _compiled(model)
+    for more in (0, 1):
+        counters.clear()
+        mask = model.hold(6 + more)
+        for k, layer in enumerate(model.layers):
+            layer.kept = torch.linspace(k, 1, 4 * (6 + k + more)).view(-1, 4)
+        _same(program(X, mask), model(X, mask))
+    assert not counters["regions"]["reused"]
+
+
+def test_a_length_within_other_bounds_is_traced():
+    model = Model("attends")
+    program, _ = _compiled(model)
+    mask = model.hold(6)
+    for k, layer in enumerate(model.layers):
+        torch._dynamo.mark_dynamic(layer.kept, 0, min=2, max=10 + k % 2)
+    _same(program(X, mask), model(X, mask))
+    assert counters["regions"]["reused"] == LAYERS - 3  # the first two of either kind, one of which takes the input
+
+
+def test_a_tensor_of_other_dimensions_is_traced():
+    model = Model("returns_its_length")
+    program, _ = _compiled(model)
+    for length in (6, 7):
+        counters.clear()
+        mask = model.hold(length)
+        for layer in model.layers[::2]:
+            layer.kept = layer.kept.unsqueeze(1)
+        _same(program(X, mask), model(X, mask))
+    assert counters["regions"]["reused"] == LAYERS - 3
+
+
+def test_layers_that_share_a_tensor_have_its_symbol():
+    model = Model("attends")
+    program, counter = _compiled(model)
+    for length in (6, 7):
+        counters.clear()
+        mask = model.hold(length)
+        for layer in model.layers[1:]:
+            layer.kept = model.layers[0].kept
+        _same(program(X, mask), model(X, mask))
+    frames = counter.frame_count
+    model.layers[2].kept = model.layers[2].kept.clone() * 2
+    _same(program(X, mask), model(X, mask))
+    assert counter.frame_count == frames + 1
+
+
+@pytest.mark.parametrize("kind", ["attends", "adds_the_mask", "takes_half", "grows"])
+def test_marked_layers_with_lengths_of_their_own(kind):
+    with torch._dynamo.config.patch(use_graph_deduplication=False):
+        model = Model(kind)
+        marked = torch.compiler.nested_compile_region(lambda layer, x, mask: layer(x, mask))
+
+        def forward(x, mask):
+            for layer in model.layers:
+                x = marked(layer, x, mask)
+            return x
+
+        program, _ = _compiled(forward, "inductor")
+        for length in (6, 7):
+            counters.clear()
+            _same(_run(program, model, length), _run(model, model, length))
+    assert counters["regions"]["reused"] == LAYERS - 2
+
+
+@pytest.mark.parametrize("kind", ["attends_to_two", "adds_the_mask", "grows"])
+def test_gradients_of_layers_with_lengths_of_their_own(kind):
+    model = Model(kind)
+    program, _ = _compiled(model, "aot_eager")
+    for length in (6, 7):
+        grads = []
+        for run in (program, model):
+            mask = model.hold(length)
+            for layer in model.layers:
+                layer.kept.requires_grad_()
+            held = [layer.kept for layer in model.layers]
+            run(X, mask).sum().backward()
+            grads.append([p.grad for p in [*model.parameters(), *held]])
+            model.zero_grad()
+        _same(*grads)
+
+
+def test_a_body_is_shared_where_one_mask_gives_all_lengths():
+    _second("adds_the_mask", "aot_eager")
+    assert counters["graph_deduplication"]["bodies"] == 1
+    assert counters["graph_deduplication"]["calls"] == LAYERS - 1
