@@ -162,6 +162,9 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return self.autograd_cache.get(identifier)
 
     def add_proxy_dispatch_entry(self, identifier: str, key: Callable[..., Any]) -> None:
+        from torch._higher_order_ops.region_autocast import note_traced
+
+        note_traced(key)
         self.proxy_dispatch_cache[identifier] = key
 
     def get_proxy_dispatch_entry(self, identifier: str) -> Callable[..., Any] | None:

@@ -101,11 +101,13 @@ def _under_autograd(subgraph: Any, identifier: Any, operands: tuple[Any, ...]) -
 
 @replaces("InvokeSubgraphHOP.gen_schema")
 def gen_schema(self: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+    from torch._higher_order_ops.region_autocast import autocast_of
     from torch._higher_order_ops.region_schema import remembered_schema
 
     generate = stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphHOP.gen_schema")
     # The schema does not depend on the identifier: it has the types of its arguments.
-    return remembered_schema(subgraph, operands, lambda: generate(self, subgraph, identifier, *operands))
+    with autocast_of(subgraph):
+        return remembered_schema(subgraph, operands, lambda: generate(self, subgraph, identifier, *operands))
 
 
 @replaces
@@ -143,14 +145,17 @@ def _backward(ctx: Any, *grad_outs: Any) -> Any:
 
 
 def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
-    from torch._higher_order_ops.region_metadata import known_results
+    from torch._higher_order_ops.region_autocast import autocast_of
+    from torch._higher_order_ops.region_metadata import body_of, known_results
 
     # This skips the mode's lookup, which hashes the metadata of all operands and makes results one by one. A mode that
     # propagates real tensors computes what the call returns.
     known = None if mode.propagate_real_tensors else known_results(subgraph, operands, mode, aliases=True)
     if known is not None:
         return known
-    return mode.__torch_dispatch__(torch.ops.higher_order.invoke_subgraph, [], (subgraph, identifier, *operands), {})
+    with autocast_of(body_of(subgraph)):
+        taken = (subgraph, identifier, *operands)
+        return mode.__torch_dispatch__(torch.ops.higher_order.invoke_subgraph, [], taken, {})
 
 
 def _record(proxy_mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:

@@ -11,10 +11,14 @@ autocast keys are the backward's; the forward operators in the joint graph run u
 The traced joint graph contains all casts. It is called, and traced once more, where autocast may be on. Casting an
 operand again changes nothing, but an operator that autocast leaves alone may be composed of operators whose operands it
 casts. So a joint graph that is traced under autocast turns it off for itself.
+
+The graph that make_fx traces of a forward body contains all casts too, and none for the operators around which the body
+turns autocast off. Where such a graph runs while it is compiled, autocast is off.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +64,18 @@ def strip(body: GraphModule) -> None:
 
 def _devices() -> list[str]:
     return [device for device in torch._C._autocast_supported_devices() if torch.is_autocast_enabled(device)]
+
+
+def note_traced(body: Any) -> None:
+    """Notes that the graph of ``body`` contains all casts."""
+    if isinstance(body, GraphModule):
+        body.meta[WITHOUT_AUTOCAST] = True
+
+
+def autocast_of(body: Any) -> contextlib.AbstractContextManager[Any]:
+    """The context in which ``body`` runs: without autocast, if its graph contains all casts."""
+    traced = isinstance(body, GraphModule) and WITHOUT_AUTOCAST in body.meta
+    return torch._C._DisableAutocast() if traced and torch._C._is_any_autocast_enabled() else contextlib.nullcontext()
 
 
 def turn_off(body: GraphModule) -> None:

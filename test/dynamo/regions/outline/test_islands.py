@@ -68,6 +68,18 @@ def off_inside(s, x):
     return s.core(x) + y.sin() + z.mean()
 
 
+def off_throughout(s, x):
+    with autocast("cpu", enabled=False):
+        y = s.core(x.float())
+    return y.sin()
+
+
+def half_throughout(s, x):
+    with autocast("cpu", dtype=FP16):
+        y = s.b(s.a(x))
+    return y.sin().cos()
+
+
 def half_inside(s, x):
     with autocast("cpu", dtype=FP16):
         y = s.core(x)
@@ -234,6 +246,9 @@ CASES = {
     "each_layer": (each, plain, 4, False, (1, 28)),
     "two_dtypes": (in_turn, plain, 8, False, (2, 56)),
     "off_in_on": (whole(), off_inside, 4, False, (1, 64)),
+    "off_throughout_in_on": (whole(), off_throughout, 4, False, None),
+    "half_throughout_in_on": (whole(), half_throughout, 4, False, None),
+    "off_throughout_in_turn": (in_turn, off_throughout, 6, False, None),
     "inside": (loop, half_inside, 4, False, (1, 44)),
     "another_inside": (whole(), half_inside, 4, False, (1, 44)),
     "dtype_of_the_outer": (whole(), dtype_of_the_outer, 4, False, (1, 48)),
@@ -330,11 +345,23 @@ def test_marked_blocks_at_run_time(case):
     [
         *("whole_forward", "operators_made_of_others", "off_in_on", "dtype_of_the_outer", "modes_nested"),
         *("kept_casts", "kept_casts_around", "kept_casts_around_two_tied"),
+        *("off_throughout_in_on", "half_throughout_in_on"),
     ],
 )
 def test_calls_of_the_compiled_model_in_other_states(case, ambient):
     wanted = _observed(CASES[case], "aot_eager", "flat", ambient)
     _same(_observed(CASES[case], "aot_eager", "flag", ambient), wanted)
+
+
+@pytest.mark.parametrize("mode", ["flag", "mark"])
+@pytest.mark.parametrize("ambient", ["alone", "in_autocast"])
+def test_a_traced_body_contains_its_casts(mode, ambient):
+    """It ran under the autocast around it once more: its results had another dtype, and Inductor's gradients were 0."""
+    around = whole() if ambient == "alone" else loop
+    case = (around, off_throughout, 4, False, None)
+    wanted, _ = _observed(case, "inductor", "flat", ambient)
+    found, _ = _observed(case, "inductor", mode, ambient)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_a_cast_that_serves_two_layers_has_another_gradient():
