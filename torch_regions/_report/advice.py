@@ -12,6 +12,7 @@ INLINED = {
     "RAISED": "Nothing, if the program expects the exception; calls that raise none are regions.",
     "NO_OPERATORS": "Nothing: there is nothing to compile.",
     "INSIDE_HIGHER_ORDER_OP": "Call the region outside of `cond`, `while_loop` or `autograd.Function`.",
+    "COMPILED_AUTOGRAD": "Turn compiled autograd off, or the regions: one of them compiles the backward.",
     "NO_LEGAL_OPERATORS": "See the operators' own reasons, which the report counts.",
     "NOT_REPEATED": "Nothing, if other calls share a body; else see why they were not reused.",
     "OWN_SIZES": "Nothing: the layers are traced once, and the search finds what has no such size.",

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason, forget_outcomes, outcomes
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
@@ -253,6 +254,22 @@ def test_compiled_autograd(mode):
     eager, flat, found = (Seen(m, Stack, use) for m in ("eager", "flat", mode))
     flat.check(eager, frames=False)
     found.check(flat)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_compiled_autograd_of_one_graph(mode):
+    """Dynamo traces the backward, where it takes no call of a body."""
+
+    def use(compiled, model):
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+            return _train(compiled, model, X)
+
+    forget_outcomes()
+    eager, flat, found = (Seen(m, Stack, use) for m in ("eager", "flat", mode))
+    flat.check(eager, frames=False)
+    found.check(flat)
+    inlined = [outcome.reason for outcome in outcomes() if outcome.outcome is Outcome.INLINED]
+    assert (RegionInlineReason.COMPILED_AUTOGRAD in inlined) == (mode != "flag")
 
 
 def _through_a_file(model):

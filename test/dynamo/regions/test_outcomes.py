@@ -101,8 +101,9 @@ def test_when_planning_fails_the_calls_stay_flat(monkeypatch):
 
 
 def test_every_reason_is_reached_by_a_test():
-    # These two are of regions that the program did not mark: trace/test_automatic.py, trace/test_own_symbols.py.
+    # Two are of regions that the program did not mark: trace/test_automatic.py, trace/test_own_symbols.py.
     others = {RegionInlineReason.FAILED, RegionInlineReason.NOT_REPEATED, RegionInlineReason.OWN_SIZES}
+    others.add(RegionInlineReason.COMPILED_AUTOGRAD)  # test_beside_features.py
     assert others.union(REACHED) == set(RegionInlineReason)
 
 

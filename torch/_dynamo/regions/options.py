@@ -53,11 +53,20 @@ def warns() -> bool:
     return bool(getattr(config, _WARN))
 
 
+def under_compiled_autograd() -> bool:
+    """Whether Dynamo traces the backward of what is compiled, or compiles it now: it takes no calls of bodies there."""
+    from torch._dynamo import compiled_autograd
+
+    options, state = config, vars(compiled_autograd)
+    on = state["compiled_autograd_enabled"] or state["in_compiled_autograd_region"]
+    return bool(on or options.compiled_autograd)
+
+
 def without_flag_in(export: bool) -> contextlib.AbstractContextManager[Any]:
-    """Turns the flag off while a frame is traced for an export, strict or not.
+    """Turns the flag off while a frame is traced for an export, strict or not, or under compiled autograd.
 
     An exported program must not depend on the environment of the process that exports it.
     """
     options: Any = config
-    exported = export or torch.compiler.is_exporting()
-    return options.patch({_FLAG: False}) if exported and getattr(config, _FLAG) else contextlib.nullcontext()
+    off = export or torch.compiler.is_exporting() or under_compiled_autograd()
+    return options.patch({_FLAG: False}) if off and getattr(config, _FLAG) else contextlib.nullcontext()

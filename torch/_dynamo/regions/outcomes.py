@@ -31,6 +31,7 @@ class RegionInlineReason(enum.Enum):
     RAISED = "it raised an exception"
     NO_OPERATORS = "nothing that it computes is left in the graph"
     INSIDE_HIGHER_ORDER_OP = "it is called inside the body of another higher order operator"
+    COMPILED_AUTOGRAD = "compiled autograd traces its backward, where no body may be called"
     NO_LEGAL_OPERATORS = "none of its operators may be in a body"
     NOT_REPEATED = "it is automatic, and no other call was stamped out of it"
     OWN_SIZES = "it is automatic, and its sizes are symbols that no other call has"

@@ -25,6 +25,7 @@ from torch._dynamo import config
 from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region, meaning
 from torch._dynamo.regions.frame import RegionCall
+from torch._dynamo.regions.options import under_compiled_autograd
 from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason
 from torch._dynamo.regions.outline.draws import note_reads
 from torch._dynamo.regions.outline.fit import Fitter
@@ -41,7 +42,11 @@ log = logging.getLogger(__name__)
 
 def cut_out_calls(graph: torch.fx.Graph, calls: list[RegionCall], outliner: Outliner) -> None:
     """Replaces ``calls``, the outermost calls noted in ``graph``, in place."""
-    if calls:
+    if calls and under_compiled_autograd():
+        put_back_all(graph, calls)
+        for call in calls:
+            _end(call, RegionInlineReason.COMPILED_AUTOGRAD)
+    elif calls:
         _Cutter(outliner).cut(graph, calls)
         if outliner.bodies:
             name_anew(graph, outliner.given)
