@@ -30,6 +30,8 @@ def _counted(name: str) -> Part:
     return Part("h = h + 0.5", "", f"def {name}(s, *a, **k): count('{name}'); return super().{name}(*a, **k)", COUNT)
 
 
+_KEPT = "s.kept = torch.linspace(0, i, 9).view(3, 3)"
+
 PARTS: dict[str, Part] = {
     "constant": Part("h = h * s.c", "s.c = (2.0, 3.0)[i == 2]"),
     "same_constant": Part("h = h * s.c", "s.c = 2.0"),
@@ -43,6 +45,20 @@ PARTS: dict[str, Part] = {
     "cache_dict": Part("h = h * 2; SEEN[s.idx] = h.detach()", prelude="SEEN = {}\n"),
     "log": Part("LOG.append(s.idx)", prelude="LOG = []\n"),
     "log_length": Part("h = h * len(LOG)", prelude="LOG = [1]\n"),
+    # What layers keep grows, so that its length is a symbol from the second compile on.
+    "kept": Part("h = h + torch.softmax(h @ s.kept.t(), -1) @ s.kept", _KEPT),
+    "grows": Part("s.kept = torch.cat([s.kept, h.detach()[:1]]); h = h + s.kept.sum(0)", _KEPT),
+    "grows_and_asks": Part(
+        "s.kept = torch.cat([s.kept, h.detach()[:1]]); h = h * (2 if s.kept.size(0) > 4 else s.kept.size(0))", _KEPT
+    ),
+    "grows_in_a_list": Part(
+        "GROWN[s.idx] = torch.cat([GROWN[s.idx], h.detach()[:1]]); h = h + GROWN[s.idx].sin().sum(0)",
+        prelude="GROWN = [torch.full((2, 3), float(n)) for n in range(5)]\n",
+    ),
+    "grows_in_the_first": Part(
+        "FIRST[0] = torch.cat([FIRST[0], h.detach()[:1]]); h = h + FIRST[0].sin().sum(0)",
+        prelude="FIRST = [torch.ones(2, 3)]\n",
+    ),
     "counter": Part("s.n += 1", "s.n = 0"),
     "counter_read": Part("s.n += 1; h = h * s.n", "s.n = 0"),
     "last": Part("s.last = h.detach()", "s.last = None"),
@@ -191,6 +207,11 @@ CHANGES: dict[str, str] = {
     "own_list": "ls[{i}].own.append(2.0)",
     "own_config_replaced": "ls[{i}].config = ls[{j}].config",
     "index": "ls[{i}].idx = 0",
+    "length": "ls[{i}].kept = torch.ones(7, 3)",
+    "all_lengths": "for n, l in enumerate(ls): l.kept = torch.linspace(0, n, 15).view(5, 3)",
+    "tie_kept": "ls[{i}].kept = ls[{j}].kept",
+    "kept_requires_grad": "ls[{i}].kept = torch.ones(4, 3, requires_grad=True)",
+    "kept_view": "ls[{i}].kept = torch.ones(8, 3)[2:6]",
     "whole_eval": "m.eval()",
     "stride": "ls[{i}].lin.weight.data = ls[{i}].lin.weight.data.t()",
     "none": "pass",

@@ -1,4 +1,7 @@
-"""Overlay of torch._dynamo.variables.nn_module: under the flag, calls of repeated modules become regions."""
+"""Overlay of torch._dynamo.variables.nn_module: under the flag, calls of repeated modules become regions.
+
+Also reports reads of a module's hooks to region calls.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.options import automatic
 from torch._dynamo.regions.trace.automatic import call_module
+from torch._dynamo.regions.trace.events import TRACE_EVENTS, note_identity
+from torch._dynamo.regions.trace.module_hooks import HOOKS, calls_hooks, is_filled
 from torch._dynamo.variables.nn_module import UnspecializedBuiltinNNModuleVariable, UnspecializedNNModuleVariable
 
 from torch_regions.overlay import replaces, stock
@@ -16,14 +21,46 @@ if TYPE_CHECKING:
     from torch._dynamo.variables.base import VariableTracker
 
 
+# (module, frame) of the calls of modules that Dynamo has begun: it looks into the dicts of hooks for their lengths.
+_CALLS: list[tuple[Any, Any]] = []
+
+
 @replaces("UnspecializedNNModuleVariable.call_function")
 def call_function(
     self: Any, tx: InstructionTranslatorBase, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
     plain = stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.call_function")
-    if automatic() and _may_be_region(self, tx):
-        return call_module(plain, self, tx, args, kwargs)
-    return plain(self, tx, args, kwargs)
+    _CALLS.append((self, tx))
+    try:
+        if automatic() and _may_be_region(self, tx):
+            return call_module(plain, self, tx, args, kwargs)
+        return plain(self, tx, args, kwargs)
+    finally:
+        _CALLS.pop()
+
+
+def _tell_of_hooks(module: Any, tx: InstructionTranslatorBase, name: str) -> None:
+    """Reports that the program, and not a call of the module, reads a dict of hooks."""
+    called, by = _CALLS[-1] if _CALLS else (None, None)
+    if calls_hooks(tx.f_code) or (called is module and by is tx):
+        return
+    if is_filled(object.__getattribute__(module.value, "__dict__").get(name)):
+        note_identity(f"a hook, by its number in {name}")
+
+
+@replaces("UnspecializedNNModuleVariable.var_getattr")
+def var_getattr(self: Any, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
+    if TRACE_EVENTS and name in HOOKS:
+        _tell_of_hooks(self, tx, name)
+    return stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.var_getattr")(self, tx, name)
+
+
+# The name of the same method in 2.15.
+@replaces("UnspecializedNNModuleVariable.tp_getattro_impl")
+def tp_getattro_impl(self: Any, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
+    if TRACE_EVENTS and name in HOOKS:
+        _tell_of_hooks(self, tx, name)
+    return stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.tp_getattro_impl")(self, tx, name)
 
 
 def _may_be_region(module: Any, tx: InstructionTranslatorBase) -> bool:

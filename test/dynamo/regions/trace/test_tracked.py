@@ -6,6 +6,7 @@ import torch._dynamo
 from testing.shared_objects import KINDS
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch._dynamo.utils import counters
 
 
 X = torch.randn(2, 3)
@@ -104,3 +105,77 @@ def test_objects_in_turn_are_told_apart(kind, how):
     flat = _run(kind, how, [0, 1, 0, 1, 0, 0], "replaced in layer 4", flag=False, mark=False)
     for flag, mark in ((True, False), (False, True)):
         assert _run(kind, how, [0, 1, 0, 1, 0, 0], "replaced in layer 4", flag=flag, mark=mark) == flat
+
+
+def _scaled(by):
+    return lambda x: x.tanh() * by
+
+
+def _counted(seen):
+    def counts(x):
+        nonlocal seen
+        seen += 1.0
+        return x.tanh() * seen
+
+    return lambda x: x.sin() * seen, counts
+
+
+def _of_two(by):
+    return lambda x: x.tanh() * by, lambda x: x.sin() * by
+
+
+class Closed(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        if how == "the same function":
+            self.act = self.after = _scaled(2.0)
+        elif how == "another function with the cell":
+            self.act, self.after = _of_two(2.0)
+        elif how == "a function that writes to the cell":
+            self.act, self.after = _counted(2.0)
+        else:
+            self.act = torch.tanh
+            self.after = self.linear
+            scale = _scaled(2.0)
+            self.linear.register_forward_hook(lambda module, args, out: scale(out))
+
+    def forward(self, x):
+        return x + self.act(self.linear(x)).sin()
+
+
+class Twice(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Closed(how) for _ in range(5))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        for layer in self.layers:
+            x = x + layer.after(x)
+        return x
+
+
+HOW = ["the same function", "another function with the cell", "a function that writes to the cell", "a hook"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_cell_that_a_reused_call_read_is_a_cell_to_the_frame(how):
+    """It was built as any other object. Calling the function after the layers raised an AssertionError."""
+    frames = []
+    for flag in (False, True):
+        torch._dynamo.reset()
+        counters.clear()
+        counter = CompileCounter()
+        model, eager = Twice(how), Twice(how)
+        with torch._dynamo.config.patch(use_graph_deduplication=flag):
+            compiled = torch.compile(model, backend=counter, fullgraph=True)
+            torch.testing.assert_close(compiled(X), eager(X), rtol=0, atol=0)
+            for each in (model, eager) if how != "a hook" else ():
+                each.layers[3].act.__closure__[0].cell_contents = 5.0
+            torch.testing.assert_close(compiled(X), eager(X), rtol=0, atol=0)
+        frames.append(counter.frame_count)
+    assert counters["regions"]["reused"]
+    assert frames[0] == frames[1]

@@ -30,7 +30,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.regions.facts import expect_calls
 from torch._dynamo.regions.outcomes import ReuseMissReason
-from torch._dynamo.regions.trace.objects import exact_key, find_in_class, is_a, modules_of, of_class, own_attributes
+from torch._dynamo.regions.trace.objects import (
+    exact_key,
+    find_in_class,
+    is_a,
+    modules_of,
+    of_class,
+    own_attributes,
+    parts_of,
+)
 from torch._dynamo.regions.trace.substitution import resolver
 from torch._guards import ChainedSource
 
@@ -188,9 +196,9 @@ class _Structures:
         tensors = tuple(
             (name, type(t) in _TENSORS and (type(t), t.shape, t.dtype, t.requires_grad))
             for part in ("_parameters", "_buffers")
-            for name, t in (own.get(part) or {}).items()
+            for name, t in parts_of(own, part)
         )
-        parts = tuple((name, None if m is None else self.of(m)) for name, m in (own.get("_modules") or {}).items())
+        parts = tuple((name, None if m is None else self.of(m)) for name, m in parts_of(own, "_modules"))
         training = own.get("training")  # anything, if the program has bound it to something else
         key = (id(type(module)), exact_key(training) or id(training), tensors, parts)
         return self._numbers.setdefault(key, len(self._numbers))
@@ -262,7 +270,7 @@ def _is_block(module: Module) -> bool:
     """Whether calls of ``module`` may be regions: it is large enough, and neither a wrapper nor marked."""
     kind: Any = type(module)
     own = own_attributes(module)
-    if not own.get("_modules") or _is_wrapper(kind):
+    if not parts_of(own, "_modules") or _is_wrapper(kind):
         return False
     forward = own.get("forward", find_in_class(kind, "forward"))
     forward = forward.__func__ if type(forward) is types.MethodType else forward

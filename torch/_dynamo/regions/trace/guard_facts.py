@@ -17,6 +17,7 @@ import torch
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.regions.keys import Unkeyable, constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace.function_code import code_of
 from torch._dynamo.regions.trace.objects import (
     EXACT,
     RunsCode,
@@ -58,10 +59,8 @@ def _constant(value: Any, _: Any) -> Hashable:
 
 
 def _function(value: Any, _: Any) -> Hashable:
-    # Dynamo guards the code only. Sources behind the function cover all else that it depends on, except its globals.
-    if type(value) is types.FunctionType:
-        return id(value.__code__), id(value.__globals__)
-    return id(value)
+    # Dynamo guards the code only. Sources behind the function cover what else it reads, except its globals.
+    return code_of(value)
 
 
 def _by_torch(kind: str) -> Fact:

@@ -7,8 +7,11 @@ which it stands in the dict, with guards on its code and on each cell, default a
 is compared by its code, and two dicts of hooks by the codes in their order.
 
 Where tracing looks up a hook's number in a dict that says more of some hooks (always called, called with keywords),
-there is a guard on the number. A reuse makes that guard with the number that the other call's hook has. If one of these
-dicts holds anything, hooks are compared as objects.
+there is a guard on the number. A reuse makes that guard with the number that the other call's hook has, if the dict
+says the same of both. If a module's own dict says anything, its hooks are compared as objects.
+
+Dynamo makes no guard on the numbers themselves. So a call in which other code than ``Module.__call__`` reads a dict of
+hooks is not reused.
 """
 
 from __future__ import annotations
@@ -16,12 +19,16 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._dynamo.regions.trace.function_code import code_of
 from torch._guards import Source
 
+
+# number of a hook in the traced call -> those of the hooks in its place
+Numbers = dict[int, list[int]]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _SAY_MORE = ("_forward_hooks_always_called", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
@@ -30,14 +37,32 @@ _MODULES: Any = torch.nn.modules.module
 _OF_PROCESS = ("_global_forward_hooks_always_called", "_global_forward_hooks_with_kwargs")
 
 
-def are_by_code(own: dict[str, Any]) -> bool:
-    """Whether the hooks of a module with these attributes are compared by their code."""
-    return not any(own.get(name) for name in _SAY_MORE)
+def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_in(constant)
 
 
-def code_of(hook: Any) -> Hashable:
-    """What a guard on a hook compares: the code and globals of a plain function, anything else itself."""
-    return (id(hook.__code__), id(hook.__globals__)) if type(hook) is types.FunctionType else id(hook)
+# The code that reads hooks to call them.
+_CALLS = frozenset(_codes_in(torch.nn.Module._call_impl.__code__))
+
+
+def calls_hooks(code: types.CodeType) -> bool:
+    """Whether ``code`` is that of ``Module.__call__``, which runs hooks whatever their numbers are."""
+    return code in _CALLS
+
+
+def is_filled(held: Any) -> bool:
+    """Whether a module's dict holds anything.  It may be of the program's class, whose code does not run."""
+    return held is not None and not (issubclass(type(held), dict) and dict.__len__(held) == 0)
+
+
+def values_of(held: Any) -> tuple[Any, ...]:
+    """The values of a module's dict, in order.  With the keys, if it is of a class that may have another order."""
+    if type(held) in (dict, collections.OrderedDict):
+        return tuple(held.values())
+    return (*dict.values(held), *dict.keys(held)) if issubclass(type(held), dict) else (held,)
 
 
 def state_of_hooks(hooks: dict[int, Any]) -> Hashable:
@@ -50,7 +75,9 @@ def is_dict_of_hooks(holder: Any, name: Any) -> bool:
     if name not in HOOKS or not issubclass(type(holder), torch.nn.Module):
         return False
     own = object.__getattribute__(holder, "__dict__")
-    return bool(own.get(name)) and type(own[name]) is collections.OrderedDict and are_by_code(own)
+    hooks = own.get(name)
+    by_number = type(hooks) is collections.OrderedDict and hooks and {*map(type, hooks)} == {int}
+    return bool(by_number) and not any(is_filled(own.get(more)) for more in _SAY_MORE)
 
 
 def guards_on_numbers(guards: Iterable[Any], numbers: Container[Any], resolve: Callable[[Source], Any]) -> list[Any]:
@@ -61,11 +88,26 @@ def guards_on_numbers(guards: Iterable[Any], numbers: Container[Any], resolve: C
     return [(source, make) for source, make in found if any(resolve(source) is each for each in dicts)]
 
 
-def with_number(source: Source, make: Any, numbers: dict[int, int]) -> Any:
-    """The maker of the guard that ``make`` makes in a call whose hooks have other ``numbers``: by the earlier ones."""
-    if not numbers or type(make) is not functools.partial or make.keywords.get("key") not in numbers:
-        return make
+def with_numbers(source: Source, make: Any, numbers: Numbers) -> list[tuple[Source, Any]]:
+    """The guards that ``make`` makes in a call whose hooks have other ``numbers``: those by the earlier ones."""
+    own = make.keywords.get("key") if numbers and type(make) is functools.partial else None
     name = getattr(source, "member", None) or getattr(source, "global_name", None)
-    if name not in (*_SAY_MORE, *_OF_PROCESS):
-        return make
-    return functools.partial(make.func, *make.args, **{**make.keywords, "key": numbers[make.keywords["key"]]})
+    if type(own) is not int or own not in numbers or name not in (*_SAY_MORE, *_OF_PROCESS):
+        return [(source, make)]
+    keys = ({**make.keywords, "key": number} for number in numbers[own])
+    return [(source, functools.partial(make.func, *make.args, **key)) for key in keys]
+
+
+def hold_for_numbers(of_hooks: list[Any], numbers: Numbers, resolve: Callable[[Source], Any]) -> bool:
+    """Whether the dicts of the process say of this call's hooks what they say of the traced call's."""
+    asked = ((resolve(source), make.keywords["key"]) for source, make in of_hooks)
+    return all((number in held) == (old in held) for held, old in asked for number in numbers.get(old, ()))
+
+
+def joined(numbers: Iterable[Numbers]) -> Numbers:
+    """The numbers of several modules' hooks.  Copies of a module have hooks of one number; those of others may not."""
+    found: Numbers = {}
+    for each in numbers:
+        for old, new in each.items():
+            found[old] = list(dict.fromkeys((*found.get(old, ()), *new)))
+    return found

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 from torch._dynamo.regions.keys import constant_key
-from torch._dynamo.regions.trace.module_hooks import HOOKS, are_by_code, code_of
+from torch._dynamo.regions.trace.function_code import code_of
+from torch._dynamo.regions.trace.module_hooks import is_dict_of_hooks, is_filled, values_of
 from torch.fx.dtensor_facts import Mesh, dtensor_properties, is_mesh
 
 
@@ -284,12 +285,13 @@ def unguarded_state(value: Any) -> Hashable:
         return id(kind), names, tuple(exact_key(name) or id(name) for name in map(own.get, _NAMED))
     if not issubclass(kind, torch.nn.Module) or own is None:
         return id(kind), names
-    held = [(name, own[name]) for name in _HOOKS if name in own]
-    by_code = HOOKS if are_by_code(own) else ()  # Note [Module hooks by their code]
+    held = [(name, own[name]) for name in _HOOKS if is_filled(own.get(name))]
     hooks = tuple(
-        (name, *map(code_of if name in by_code else id, of_name.values())) for name, of_name in held if of_name
+        # Note [Module hooks by their code]
+        (name, *map(code_of if is_dict_of_hooks(value, name) else id, values_of(of_name)))
+        for name, of_name in held
     )
-    parts = [(name, own[name]) for name in _PARTS if own.get(name)]
+    parts = [(name, own[name]) for name in _PARTS if is_filled(own.get(name))]
     absent = [(name, n) for n, (_, of_name) in enumerate(parts) for name, part in dict.items(of_name) if part is None]
     return id(kind), names, hooks, tuple([(name, keys_key(dict.keys(of_name))) for name, of_name in parts]), *absent
 
@@ -301,5 +303,10 @@ def is_empty_ordered_dict(value: Any) -> bool:
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """The direct children of ``module``.  Calls none of its methods, which may be the program's."""
-    own = own_attributes(module) or {}
-    return (m for m in (own.get("_modules") or {}).values() if m is not None)
+    return (m for _, m in parts_of(own_attributes(module) or {}, "_modules") if m is not None)
+
+
+def parts_of(own: dict[str, Any], name: str) -> list[tuple[str, Any]]:
+    """Names and values in the dict that a module with the attributes ``own`` has at ``name``."""
+    held: Any = own.get(name)
+    return list(dict.items(held)) if issubclass(type(held), dict) else []

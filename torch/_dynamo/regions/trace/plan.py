@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.guard_facts import GuardFact, is_implied
-from torch._dynamo.regions.trace.module_hooks import is_dict_of_hooks, state_of_hooks
+from torch._dynamo.regions.trace.module_hooks import Numbers, is_dict_of_hooks, state_of_hooks
 from torch._dynamo.regions.trace.objects import (
     EXACT,
     MISSING,
@@ -207,12 +207,14 @@ class Checks:
         """What tracing may read without a guard of ``value``, which stands at a step of the plan."""
         return state_of_hooks(value) if index in self.hooks else unguarded_state(value)
 
-    def numbers_of_hooks(self, bindings: list[SourceBinding]) -> dict[int, int]:
-        """Number of each hook in the traced call -> number of the hook in its place."""
-        found: dict[int, int] = {}
-        for i in self.hooks:
-            found.update(zip(self.plan.steps[i].old, bindings[i].value))
-        return found
+    def numbers_of_hooks(self, bindings: list[SourceBinding]) -> dict[int, Numbers]:
+        """For each module with forward hooks, by the number of its step, the numbers of its hooks."""
+        every = self.plan.steps
+        return {
+            every[i].base: {old: [new] for old, new in zip(every[i].old, bindings[i].value)}
+            for i in self.hooks
+            if every[i].key == "_forward_hooks"
+        }
 
     def hold(self, bindings: list[SourceBinding]) -> bool:
         """Whether all facts and states hold in this call.  If not, lookup.py checks them one by one for the reason."""

@@ -24,7 +24,7 @@ from torch._dynamo.regions.trace.effects import write_effects
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
 from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
-from torch._dynamo.regions.trace.module_hooks import HOOKS, guards_on_numbers, is_dict_of_hooks
+from torch._dynamo.regions.trace.module_hooks import guards_on_numbers, is_dict_of_hooks
 from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.own_symbols import own_symbols
@@ -218,10 +218,9 @@ def _made_by_call(tx: InstructionTranslatorBase, recorder: ReadSetRecorder) -> I
     return itertools.islice(tx.output.guards, recorder.guards_before, None)
 
 
-def _numbers_of_hooks(values: list[tuple[Source, Any]], resolve: Resolver) -> set[Any]:
-    found = ((getattr(source, "member", None), source, value) for source, value in values)
-    named: Any = ((name, source, value) for name, source, value in found if name in HOOKS)
-    dicts = (value for name, source, value in named if is_dict_of_hooks(resolve(source.base), name))
+def _numbers_of_hooks(values: list[tuple[Source, Any]], resolve: Resolver) -> set[int]:
+    named: Any = ((source, value) for source, value in values if getattr(source, "member", None) == "_forward_hooks")
+    dicts = (value for source, value in named if is_dict_of_hooks(resolve(source.base), "_forward_hooks"))
     return set(itertools.chain.from_iterable(dicts))
 
 

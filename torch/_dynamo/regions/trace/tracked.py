@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import types
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo import variables
 from torch._dynamo.regions.trace.events import RECORDERS
 from torch._dynamo.regions.trace.substitution import STAMPED, GuardActions, SourceBinding
+from torch._dynamo.source import CellContentsSource
+from torch._dynamo.variables.base import VariableTracker
 
 
 if TYPE_CHECKING:
@@ -42,10 +46,26 @@ class StampedObjects(dict[int, Any]):
         with contextlib.ExitStack() as stack:
             for recorder in RECORDERS.of(output):
                 stack.enter_context(recorder.unrecorded())
-            # Not lazy: a lazy tracker of the object, at the same source, may be what asks for this one.
-            VariableBuilder(self._tx, actions.substitution.of(binding), allow_lazy_constant=False)(binding.value)
+            source = actions.substitution.of(binding)
+            if type(binding.value) is types.CellType:
+                _track_cell(self._tx, source, binding.value, actions)
+            else:
+                # Not lazy: a lazy tracker of the object, at the same source, may be what asks for this one.
+                VariableBuilder(self._tx, source, allow_lazy_constant=False)(binding.value)
         _drop_repeated(guards, len(guards) - before)
         return super().__contains__(key)
+
+
+def _track_cell(tx: InstructionTranslatorBase, source: Any, cell: types.CellType, actions: GuardActions) -> None:
+    """Tracks a cell as Dynamo does where it calls the function that holds the cell."""
+    function: Any = actions.resolve(source.base.base)
+    name = function.__code__.co_freevars[source.index]
+    try:
+        at = CellContentsSource(source, "cell_contents", freevar_name=name)
+        contents: VariableTracker = VariableTracker.build(tx, cell.cell_contents, at)
+    except ValueError:
+        contents = variables.DeletedVariable()  # an empty cell
+    tx.output.side_effects.track_cell_existing(source, cell, contents)
 
 
 def _drop_repeated(guards: GuardsSet, latest: int) -> None:
