@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.options import automatic
 from torch._dynamo.regions.trace.automatic import call_module
-from torch._dynamo.regions.trace.events import TRACE_EVENTS, note_identity
-from torch._dynamo.regions.trace.module_hooks import HOOKS, calls_hooks, is_filled
+from torch._dynamo.regions.trace.events import TRACE_EVENTS, note_hooks
 from torch._dynamo.variables.nn_module import UnspecializedBuiltinNNModuleVariable, UnspecializedNNModuleVariable
 
 from torch_regions.overlay import replaces, stock
@@ -39,27 +38,25 @@ def call_function(
         _CALLS.pop()
 
 
-def _tell_of_hooks(module: Any, tx: InstructionTranslatorBase, name: str) -> None:
-    """Reports that the program, and not a call of the module, reads a dict of hooks."""
+def _reads(module: Any, tx: InstructionTranslatorBase, name: str) -> None:
+    """Reports what the program, and not Dynamo's call of ``module``, reads."""
     called, by = _CALLS[-1] if _CALLS else (None, None)
-    if calls_hooks(tx.f_code) or (called is module and by is tx):
-        return
-    if is_filled(object.__getattribute__(module.value, "__dict__").get(name)):
-        note_identity(f"a hook, by its number in {name}")
+    if called is not module or by is not tx:
+        note_hooks(module, name, tx.f_code)
 
 
 @replaces("UnspecializedNNModuleVariable.var_getattr")
 def var_getattr(self: Any, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
-    if TRACE_EVENTS and name in HOOKS:
-        _tell_of_hooks(self, tx, name)
+    if TRACE_EVENTS and name.startswith("_forward"):
+        _reads(self, tx, name)
     return stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.var_getattr")(self, tx, name)
 
 
 # The name of the same method in 2.15.
 @replaces("UnspecializedNNModuleVariable.tp_getattro_impl")
 def tp_getattro_impl(self: Any, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
-    if TRACE_EVENTS and name in HOOKS:
-        _tell_of_hooks(self, tx, name)
+    if TRACE_EVENTS and name.startswith("_forward"):
+        _reads(self, tx, name)
     return stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.tp_getattro_impl")(self, tx, name)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from torch._dynamo.regions.frame import PerFrame
+from torch._dynamo.regions.trace.module_hooks import HOOKS, calls_hooks, is_filled
 from torch._dynamo.regions.trace.objects import checks_by_code, find_in_class, of_class
 
 
@@ -64,6 +65,14 @@ def note_identity(what: str) -> None:
     """Reports ``what`` the program has made out of an object's identity alone, for which there is no guard."""
     for events in TRACE_EVENTS:
         events.by_identity.add(what)
+
+
+def note_hooks(module: Any, name: str, code: Any) -> None:
+    """Reports that ``code`` reads the attribute ``name`` of a module, if that is a dict of hooks."""
+    if name not in HOOKS or calls_hooks(code):
+        return
+    if is_filled(object.__getattribute__(module.value, "__dict__").get(name)):
+        note_identity(f"a hook, by its number in {name}")
 
 
 def note_text(fn: Any, tracker: Any) -> None:

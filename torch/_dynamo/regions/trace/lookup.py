@@ -41,7 +41,7 @@ from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, 
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import check_floats
 from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
-from torch._dynamo.regions.trace.module_hooks import hold_for_numbers, joined, with_numbers
+from torch._dynamo.regions.trace.module_hooks import SAY_MORE, hold_for_numbers, joined, with_numbers
 from torch._dynamo.regions.trace.objects import EXACT, is_a
 from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
@@ -183,7 +183,7 @@ def _check(
     if changed := changed_among(tx, reachable(known, indexed)) or next((t for t in known if _is_new_in(tx, t)), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_read_by_frame(tx, checks, bindings, actions)
-    numbers = joined(checks.numbers_of_hooks(bindings).values()) if condition.of_hooks else {}
+    numbers = joined(checks.numbers_of_hooks(bindings)) if condition.of_hooks else {}
     if not hold_for_numbers(condition.of_hooks, numbers, actions.resolve):
         raise CannotReuse(ReuseMissReason.GUARD_FAILS, "what torch.nn.modules.module says of a hook")
     # The last one: what is built has guards.
@@ -257,11 +257,12 @@ def substituted_guards(match: Match) -> list[tuple[Source, Any]]:
     found: list[tuple[Source, Any]] = []
     for install in checks.installs:
         guards = _guards_at(install, checks, match.bindings, match.actions, void)
-        own = numbers.get(checks.plan.steps[install[0]].base) if numbers else None
+        step = checks.plan.steps[install[0]]
+        own = numbers.get((step.base, SAY_MORE.get(step.key, ""))) if numbers and type(step.key) is str else None
         found += itertools.chain.from_iterable(with_numbers(*guard, own) for guard in guards) if own else guards
     if numbers:
         of_hooks: list[Any] = match.entry.condition.of_hooks  # type: ignore[attr-defined]
-        found += itertools.chain.from_iterable(with_numbers(*guard, joined(numbers.values())) for guard in of_hooks)
+        found += itertools.chain.from_iterable(with_numbers(*guard, joined(numbers)) for guard in of_hooks)
     return found
 
 

@@ -31,9 +31,14 @@ from torch._guards import Source
 Numbers = dict[int, list[int]]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_SAY_MORE = ("_forward_hooks_always_called", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+# Dicts of a module that say more of some hooks -> the dict of these hooks.
+SAY_MORE = {
+    "_forward_hooks_always_called": "_forward_hooks",
+    "_forward_hooks_with_kwargs": "_forward_hooks",
+    "_forward_pre_hooks_with_kwargs": "_forward_pre_hooks",
+}
 _MODULES: Any = torch.nn.modules.module
-# Dicts of the process that tracing looks up a hook's number in.
+# Dicts of the process that tracing looks up a forward hook's number in.
 _OF_PROCESS = ("_global_forward_hooks_always_called", "_global_forward_hooks_with_kwargs")
 
 
@@ -77,7 +82,7 @@ def is_dict_of_hooks(holder: Any, name: Any) -> bool:
     own = object.__getattribute__(holder, "__dict__")
     hooks = own.get(name)
     by_number = type(hooks) is collections.OrderedDict and hooks and {*map(type, hooks)} == {int}
-    return bool(by_number) and not any(is_filled(own.get(more)) for more in _SAY_MORE)
+    return bool(by_number) and not any(is_filled(own.get(more)) for more in SAY_MORE)
 
 
 def guards_on_numbers(guards: Iterable[Any], numbers: Container[Any], resolve: Callable[[Source], Any]) -> list[Any]:
@@ -92,7 +97,7 @@ def with_numbers(source: Source, make: Any, numbers: Numbers) -> list[tuple[Sour
     """The guards that ``make`` makes in a call whose hooks have other ``numbers``: those by the earlier ones."""
     own = make.keywords.get("key") if numbers and type(make) is functools.partial else None
     name = getattr(source, "member", None) or getattr(source, "global_name", None)
-    if type(own) is not int or own not in numbers or name not in (*_SAY_MORE, *_OF_PROCESS):
+    if type(own) is not int or own not in numbers or name not in (*SAY_MORE, *_OF_PROCESS):
         return [(source, make)]
     keys = ({**make.keywords, "key": number} for number in numbers[own])
     return [(source, functools.partial(make.func, *make.args, **key)) for key in keys]
@@ -104,10 +109,10 @@ def hold_for_numbers(of_hooks: list[Any], numbers: Numbers, resolve: Callable[[S
     return all((number in held) == (old in held) for held, old in asked for number in numbers.get(old, ()))
 
 
-def joined(numbers: Iterable[Numbers]) -> Numbers:
-    """The numbers of several modules' hooks.  Copies of a module have hooks of one number; those of others may not."""
+def joined(numbers: dict[tuple[int, str], Numbers]) -> Numbers:
+    """The numbers of all modules' forward hooks.  Copies of a module have hooks of one number; others may not."""
     found: Numbers = {}
-    for each in numbers:
-        for old, new in each.items():
+    for (_, name), each in numbers.items():
+        for old, new in each.items() if name == "_forward_hooks" else ():
             found[old] = list(dict.fromkeys((*found.get(old, ()), *new)))
     return found

@@ -207,13 +207,12 @@ class Checks:
         """What tracing may read without a guard of ``value``, which stands at a step of the plan."""
         return state_of_hooks(value) if index in self.hooks else unguarded_state(value)
 
-    def numbers_of_hooks(self, bindings: list[SourceBinding]) -> dict[int, Numbers]:
-        """For each module with forward hooks, by the number of its step, the numbers of its hooks."""
+    def numbers_of_hooks(self, bindings: list[SourceBinding]) -> dict[tuple[int, str], Numbers]:
+        """(number of a module's step, which dict of hooks) -> the numbers of the hooks there."""
         every = self.plan.steps
         return {
-            every[i].base: {old: [new] for old, new in zip(every[i].old, bindings[i].value)}
+            (every[i].base, every[i].key): {old: [new] for old, new in zip(every[i].old, bindings[i].value)}
             for i in self.hooks
-            if every[i].key == "_forward_hooks"
         }
 
     def hold(self, bindings: list[SourceBinding]) -> bool:
