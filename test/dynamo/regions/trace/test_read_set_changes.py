@@ -104,3 +104,25 @@ def test_what_the_frame_reads_of_each_layer_keeps_no_call_from_being_reused(veri
     layers[3].kind.name = "other"
     torch.testing.assert_close(compiled(X), f(X))
     assert frames.frame_count == 2
+
+
+@pytest.mark.parametrize("verified", [False, True])
+def test_a_cell_that_the_frame_binds_is_not_read_for_a_function_of_another_call(verified):
+    """The function is an argument that Dynamo realizes in the call. Its cells were taken to be in the key."""
+
+    def stack(mark):
+        counters_of_layers = [Counter(2.0) for _ in range(5)]
+        run = mark(lambda get, x: x.sin() * get())
+
+        def f(x):
+            for k, counter in enumerate(counters_of_layers):
+                if k == 3:
+                    counter.step()
+                x = run(counter.get, x)
+            return x
+
+        return f
+
+    wanted, got = stack(lambda body: body), stack(torch.compiler.nested_compile_region)
+    with torch._dynamo.config.patch(verify_region_reuse=verified):
+        torch.testing.assert_close(torch.compile(got, backend="eager", fullgraph=True)(X), wanted(X))

@@ -267,8 +267,8 @@ class _Behind:
         self.roots = {s for sources in self.leaf_sources for s in sources}.union(paths)
         self._ends = Roots(self.roots | untouched)
         self._begun = Roots(self.roots)
-        # A function among the arguments is compared by identity, together with its cells.
-        functions = (leaf.sources for leaf in arguments.leaves if type(leaf.tracker.unwrap()) is UserFunctionVariable)
+        # Compared by identity, together with its cells: a function that Dynamo had realized before the call.
+        functions = (leaf.sources for leaf in arguments.leaves if type(leaf.tracker) is UserFunctionVariable)
         self._functions = set(itertools.chain.from_iterable(functions))
 
     def holds(self, source: Source) -> bool:
