@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST
 from torch._inductor import config, ir
 from torch._inductor.codecache import FxGraphCachePickler, FxGraphHashDetails, write_atomic
 from torch._inductor.lowering import lowerings
@@ -100,8 +101,10 @@ _META_IGNORED = frozenset(
         "tensor_meta",
     )
 )
-# Likewise for a body's graph module.
-_MODULE_META_IGNORED = frozenset({"dynamo_flat_name_to_original_fqn", "dynamo_compile_id", "backend_id"})
+# Likewise for a body's graph module. A traced graph contains all casts, whether or not that is noted.
+_MODULE_META_IGNORED = frozenset(
+    {"dynamo_flat_name_to_original_fqn", "dynamo_compile_id", "backend_id", WITHOUT_AUTOCAST}
+)
 # IR nodes that lowering makes of operators that only compute from tensors and numbers.
 _NODES = frozenset(
     (
