@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo import config
+from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.regions.facts import begin_call
 from torch._dynamo.regions.frame import FRAME, PerFrame, RegionCall
 from torch._dynamo.regions.options import verifying
@@ -66,11 +67,17 @@ def call_region(
     if FRAME.of(tx.output).open is None:
         begin_call()
     opened = OpenedTuples()
+    held = None
     try:
         held = PreparedArguments(tx, fn, args, kwargs, opened)
     except CannotReuse as e:
-        opened.close()
         call.miss = e
+    except Exception as e:
+        if verifying() or isinstance(e, TorchDynamoException):  # Dynamo's own: a graph break, or an attempt begun anew
+            raise
+        log.warning("%s: traced: comparing its arguments failed", call.function, exc_info=True)
+    if held is None:
+        opened.close()
         try:
             return trace_flat(tx, call, lambda: _traced(tx, call, fn, args, kwargs))
         finally:
