@@ -30,6 +30,8 @@ def _counted(name: str) -> Part:
     return Part("h = h + 0.5", "", f"def {name}(s, *a, **k): count('{name}'); return super().{name}(*a, **k)", COUNT)
 
 
+_MAKE_HOOK = "def make_hook(c): return lambda m, a, o: o * c\n"
+_HOOKED = "s.lin.register_forward_hook(make_hook(2.0))"
 _KEPT = "s.kept = torch.linspace(0, i, 9).view(3, 3)"
 
 PARTS: dict[str, Part] = {
@@ -84,6 +86,29 @@ PARTS: dict[str, Part] = {
     "autocast_float16": Part(
         "with torch.autocast('cpu', dtype=torch.float16): h = (h @ s.m).float()",
         "s.register_buffer('m', torch.randn(3, 3))",
+    ),
+    "autocast_off_to_the_end": Part(
+        "with torch.autocast('cpu', enabled=False): h = h.float() @ s.m",
+        "s.register_buffer('m', torch.randn(3, 3))",
+    ),
+    "own_closure": Part(
+        "h = s.act(h)",
+        "s.act = make_act(2.0)",
+        prelude="def make_act(c):\n    def act(h): return h * c\n    return act\n",
+    ),
+    "cell_read": Part(
+        "h = h * s.read()",
+        "s.read, s.bump = make_counter()",
+        prelude=(
+            "def make_counter():\n    n = 2.0\n    def read(): return n\n"
+            "    def bump():\n        nonlocal n\n        n += 1.0\n    return read, bump\n"
+        ),
+    ),
+    "hook_with_a_cell": Part("h = h + 0.25", _HOOKED, prelude=_MAKE_HOOK),
+    "hook_by_its_name": Part(
+        "h = h * (2 if 'k1' in s.lin._forward_hooks else 3)",
+        "s.lin._forward_hooks['k%d' % (i == 2)] = make_hook(2.0)",
+        prelude=_MAKE_HOOK,
     ),
     "no_grad": Part("with torch.no_grad(): h = h + h.cos()"),
     "double": Part("h = h.double().tanh().float()"),
@@ -175,6 +200,9 @@ BETWEEN: dict[str, str] = {
     "eval": "ls[{j}].training = False",
     "weight": "h = h + ls[{j}].lin.weight.sum()",
     "write_weight": "with torch.no_grad(): ls[{j}].lin.weight.mul_(0.5)",
+    "calls_act": "h = ls[{j}].act(h)",
+    "bumps": "ls[{j}].bump()",
+    "calls_lin": "h = ls[{j}].lin(h)",
 }
 
 # Changes between two calls of the model that are not about a shared object.
@@ -207,6 +235,9 @@ CHANGES: dict[str, str] = {
     "own_list": "ls[{i}].own.append(2.0)",
     "own_config_replaced": "ls[{i}].config = ls[{j}].config",
     "index": "ls[{i}].idx = 0",
+    "cell": "ls[{i}].act.__closure__[0].cell_contents = 5.0",
+    "bumped": "ls[{i}].bump()",
+    "hook_renamed": "ls[{i}].lin._forward_hooks['k1'] = ls[{i}].lin._forward_hooks.popitem()[1]",
     "length": "ls[{i}].kept = torch.ones(7, 3)",
     "all_lengths": "for n, l in enumerate(ls): l.kept = torch.linspace(0, n, 15).view(5, 3)",
     "tie_kept": "ls[{i}].kept = ls[{j}].kept",
