@@ -152,7 +152,7 @@ SYSTEMS = (
         "Layers with forward hooks of their own",
         "A forward hook is an object of each layer's own, under a number of its own. What tracing reads of it has "
         "guards, so hooks are compared by their code, and a guard on a number is made with the other hook's number.",
-        (f"{_TRACE}module_hooks",),
+        (f"{_TRACE}function_code", f"{_TRACE}module_hooks"),
         ("dynamo/regions/trace/test_module_hooks",),
     ),
     System(
@@ -164,6 +164,7 @@ SYSTEMS = (
             f"{_TRACE}objects",
             f"{_TRACE}operands",
             f"{_TRACE}plan",
+            f"{_TRACE}skeleton",
             f"{_TRACE}sources",
             f"{_TRACE}substitution",
         ),
@@ -174,11 +175,17 @@ SYSTEMS = (
         ),
     ),
     System(
-        "Numbers with symbols in another call",
-        "A symbolic float is an operand of each call, with the guards that tracing the call would make of it; what "
-        "Dynamo builds of another call's tensors and numbers must be what it built of the traced call's.",
-        (f"{_TRACE}built", f"{_TRACE}floats"),
-        ("dynamo/regions/trace/test_dynamic_number_of_known_object", "dynamo/regions/trace/test_floats"),
+        "Symbols and tracked objects of another call",
+        "A symbolic float is an operand of each call, with the guards that tracing the call would make of it, and so "
+        "has each call symbols of sizes of its own. What Dynamo builds of another call's tensors and numbers must be "
+        "what it built of the traced call's; what the call read is known to the frame.",
+        (f"{_TRACE}built", f"{_TRACE}floats", f"{_TRACE}own_symbols", f"{_TRACE}tracked"),
+        (
+            "dynamo/regions/trace/test_dynamic_number_of_known_object",
+            "dynamo/regions/trace/test_floats",
+            "dynamo/regions/trace/test_own_symbols",
+            "dynamo/regions/trace/test_tracked",
+        ),
     ),
     System(
         "Reuse traced regions",
@@ -191,11 +198,9 @@ SYSTEMS = (
             f"{_TRACE}lookup",
             f"{_TRACE}recipe",
             f"{_TRACE}stamp",
-            f"{_TRACE}tracked",
         ),
         (
             "dynamo/regions/trace/test_stamp",
-            "dynamo/regions/trace/test_tracked",
             "dynamo/regions/trace/test_read_set_changes",
             "dynamo/regions/outline/test_writes",
         ),
