@@ -1,4 +1,4 @@
-"""What goes wrong while a call is compared with earlier ones: the call is traced, and nobody notices but the log."""
+"""What goes wrong while a call is compared with earlier ones: the call is traced, and the log says so."""
 
 import pytest
 import torch
