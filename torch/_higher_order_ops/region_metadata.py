@@ -39,6 +39,11 @@ def number(value: Any) -> Hashable:
     return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
+def without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[Any]:
+    """Within, no guards on sizes of fake tensors of ``mode`` are made: tracing the program has made all it needs."""
+    return contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
+
+
 def region_cache() -> Any:
     """What the backend knows of the regions of the frame that is compiled; None outside of a compile."""
     context = TracingContext.try_get()

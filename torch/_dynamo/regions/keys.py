@@ -56,7 +56,7 @@ _BY_OBJECT = (
     OpOverloadPacket,
     HigherOrderOperator,
 )
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 # Node annotations that a later pass reads: two calls that differ in one must not share a body.
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
@@ -112,7 +112,7 @@ def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> H
         return _number_key(value)
     if leaf is not None and isinstance(value, (Node, torch.Tensor)):
         return leaf(value)
-    if isinstance(value, _SYMBOLIC):
+    if isinstance(value, SYMBOLIC):
         return symbol_key(value)
     if is_placement(value):
         return (kind, value)

@@ -29,9 +29,12 @@ def call_function(
     self: Any, tx: InstructionTranslatorBase, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
     plain = stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.call_function")
+    regions = automatic()
+    if not regions and not TRACE_EVENTS:
+        return plain(self, tx, args, kwargs)
     _CALLS.append((self, tx))
     try:
-        if automatic() and _may_be_region(self, tx):
+        if regions and _may_be_region(self, tx):
             return call_module(plain, self, tx, args, kwargs)
         return plain(self, tx, args, kwargs)
     finally:

@@ -16,14 +16,13 @@ So, for each call separately:
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from typing import Any
 
 import torch
 from torch._dynamo.regions.options import verifying
-from torch._higher_order_ops.region_metadata import calls_with_bodies, on_storage
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._higher_order_ops.region_metadata import calls_with_bodies, on_storage, without_guards
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -37,11 +36,6 @@ def _val(node: Any) -> FakeTensor | None:
 
 def _storage(val: FakeTensor) -> int:
     return int(val.untyped_storage()._cdata)
-
-
-def _without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[Any]:
-    """Within, no guards on sizes of fake tensors of ``mode`` are made."""
-    return contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
 
 
 class _Call:
@@ -73,7 +67,7 @@ class _Call:
         if described:
             mode = described[0][1].fake_mode
             # From meta tensors. Both are entered here: a function that returned them entered could be interrupted.
-            with in_kernel_invocation_manager(mode), _without_guards(mode):
+            with in_kernel_invocation_manager(mode), without_guards(mode):
                 for i, like in described:
                     vals[i] = self._describe(i, like, known)
         self.node.meta["val"] = tuple(vals)

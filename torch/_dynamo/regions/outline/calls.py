@@ -231,10 +231,7 @@ class _Plan:
                 piece = self._piece(repeat, owner, like.options)
                 if like.automatic and not _is_stamped(piece.calls):
                     for call in piece.calls:
-                        own = call.own_sizes
-                        flat.setdefault(
-                            id(call), RegionInlineReason.OWN_SIZES if own else RegionInlineReason.NOT_REPEATED
-                        )
+                        flat.setdefault(id(call), _why_alone(call))
                     continue
                 pieces.append(piece)
                 kept.update(map(id, piece.calls))
@@ -300,6 +297,10 @@ def _has_marked(call: RegionCall) -> bool:
 def _is_stamped(calls: list[RegionCall]) -> bool:
     """Whether one of ``calls`` has stamps, or was itself a stamp, of the same sizes."""
     return any(call.stamps or (call.came_from and not call.own_sizes) for call in calls)
+
+
+def _why_alone(call: RegionCall) -> RegionInlineReason:
+    return RegionInlineReason.OWN_SIZES if call.own_sizes else RegionInlineReason.NOT_REPEATED
 
 
 def _end_inside(call: RegionCall) -> None:

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 from torch._dynamo.regions.frame import Node, RegionCall, StampedCall
+from torch._dynamo.regions.keys import SYMBOLIC
 from torch._dynamo.regions.outline.casts import call_shares_cast
 from torch._dynamo.regions.outline.draws import use_of
 from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
 from torch._dynamo.regions.outline.names import given_name
 from torch._dynamo.regions.outline.outliner import Outliner, call_meta
 from torch._dynamo.regions.outline.symbols import is_symbol
-from torch._dynamo.regions.renamed import SYMBOLIC, with_symbols_of, without_guards
+from torch._dynamo.regions.renamed import all_renamed, renamed
+from torch._higher_order_ops.region_metadata import without_guards
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.operator_facts import is_body, is_switch
 from torch.utils._pytree import tree_map_only
@@ -291,16 +293,15 @@ class _Values:
 
     def like(self, value: Any) -> Any:
         if self._symbols:
-            value = tree_map_only(SYMBOLIC, lambda number: with_symbols_of([number], self._symbols)[0], value)
+            value = tree_map_only(SYMBOLIC, lambda number: renamed(number, self._symbols), value)
         return tree_map_only(FakeTensor, self._tensor, value)
 
     def _tensor(self, value: FakeTensor) -> torch.Tensor:
         try:
             # On the meta device, because each of these steps is a hundred times slower under the fake mode.
             with torch.no_grad(), without_guards(value.fake_mode):
-                sizes, strides, (offset,) = (
-                    with_symbols_of(n, self._symbols) for n in (value.shape, value.stride(), [value.storage_offset()])
-                )
+                sizes, strides = (all_renamed(n, self._symbols) for n in (value.shape, value.stride()))
+                offset = renamed(value.storage_offset(), self._symbols)
                 old = value.untyped_storage()
                 if old._cdata not in self._storages:
                     whole = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")

@@ -261,8 +261,8 @@ def substituted_guards(match: Match) -> list[tuple[Source, Any]]:
         own = numbers.get((step.base, SAY_MORE.get(step.key, ""))) if numbers and type(step.key) is str else None
         found += itertools.chain.from_iterable(with_numbers(*guard, own) for guard in guards) if own else guards
     if numbers:
-        of_hooks: list[Any] = match.entry.condition.of_hooks  # type: ignore[attr-defined]
-        found += itertools.chain.from_iterable(with_numbers(*guard, joined(numbers)) for guard in of_hooks)
+        of_hooks, every = match.entry.condition.of_hooks, joined(numbers)  # type: ignore[attr-defined]
+        found += itertools.chain.from_iterable(with_numbers(*guard, every) for guard in of_hooks)
     return found
 
 

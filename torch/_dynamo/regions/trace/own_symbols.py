@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sympy
 import torch
 import torch.fx
+from torch._dynamo.regions.keys import SYMBOLIC
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.renamed import SYMBOLIC
 from torch._dynamo.regions.trace.substitution import Resolver
 from torch._guards import Source
 from torch.fx.experimental.symbolic_shapes import free_symbols

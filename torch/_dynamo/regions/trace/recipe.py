@@ -17,7 +17,7 @@ from torch._dynamo import variables
 from torch._dynamo.regions.keys import Unkeyable, hidden_key, tensor_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import COMPUTED
-from torch._dynamo.regions.renamed import with_symbols_of, without_guards
+from torch._dynamo.regions.renamed import all_renamed
 from torch._dynamo.regions.trace.expressions import Applied, ArgumentValue, BindingValue, SourceValue
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.state import has_grad_fn
@@ -29,6 +29,7 @@ from torch._dynamo.variables.lists import ListVariable, SizeVariable, TupleVaria
 from torch._dynamo.variables.misc import CellVariable, NewGlobalVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
+from torch._higher_order_ops.region_metadata import without_guards
 from torch.fx.dtensor_facts import is_dtensor, with_local
 
 
@@ -262,7 +263,7 @@ def value_like(value: torch.Tensor, symbols: dict[Any, Any] | None = None) -> to
     if is_dtensor(value):
         made = with_local(value, value_like(value._local_tensor)).detach()  # type: ignore[attr-defined]
     else:
-        sizes, strides = (with_symbols_of(n, symbols or {}) for n in (value.shape, value.stride()))
+        sizes, strides = (all_renamed(n, symbols or {}) for n in (value.shape, value.stride()))
         made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
     if value.requires_grad:
         made.requires_grad_()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.regions.frame import FRAME, StampedCall
-from torch._dynamo.regions.renamed import without_guards
 from torch._dynamo.regions.stack_trace import proxies_of
 from torch._dynamo.regions.trace.effects import carry_out
 from torch._dynamo.regions.trace.fingerprint import Arguments
@@ -21,6 +20,7 @@ from torch._dynamo.regions.trace.lookup import Match, keep_class_lookups, substi
 from torch._dynamo.regions.trace.recipe import Maker, value_like
 from torch._dynamo.regions.trace.tracked import track_later
 from torch._guards import Guard, Source, TracingContext
+from torch._higher_order_ops.region_metadata import without_guards
 
 
 if TYPE_CHECKING:
