@@ -105,8 +105,9 @@ class InvokeSubgraphReuseEntry:
     inputs: list[Any]
     # Which operands are the same value, and which share a storage.
     sharing: Hashable
-    # Indices of the body's values that the result is made of, and the recipe that makes it.
+    # Indices of the body's values that the result is made of, values like these, and the recipe that makes the result.
     results: list[int]
+    examples: list[Any]
     recipe: Any
     # The call's side effects, in order.
     effects: list[Any]

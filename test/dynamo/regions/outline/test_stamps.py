@@ -192,3 +192,26 @@ def _drawn(used, way, backend):
 @pytest.mark.parametrize("used", USED.values(), ids=USED)
 def test_a_draw_that_another_call_reads_to_no_effect_is_drawn_as_in_the_flat_program(used, way, backend):
     torch.testing.assert_close(_drawn(used, way, backend), _drawn(used, "flat", backend))
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_operators_after_a_stamp_see_what_the_frame_has_made_of_its_result(changed):
+    """With the metadata that the layer gave, the sums of a result and of a transposed one would be one body."""
+    layers = nn.ModuleList(Layer() for _ in range(4))
+
+    def program(x):
+        total = 0
+        for number, layer in enumerate(layers):
+            y = layer(x)
+            if number == changed:
+                y.t_()
+            total = total + (y.reshape(-1).sin().exp().cos().tanh().exp() * torch.arange(8.0)).cumsum(0).sin().exp()
+        return total
+
+    x = torch.linspace(-1, 1, 8).view(2, 4)
+    torch._dynamo.reset()
+    counters.clear()
+    with torch.no_grad(), torch._dynamo.config.patch(use_graph_deduplication=True):
+        found = torch.compile(program, backend="aot_eager", fullgraph=True)(x)
+        torch.testing.assert_close(found, program(x))
+    assert counters["regions"]["reused"]

@@ -19,6 +19,7 @@ from torch._dynamo.regions.keys import SYMBOLIC
 from torch._dynamo.regions.outline.casts import call_shares_cast
 from torch._dynamo.regions.outline.draws import use_of
 from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
+from torch._dynamo.regions.outline.legality import reads_inference_tensors
 from torch._dynamo.regions.outline.names import given_name
 from torch._dynamo.regions.outline.outliner import Outliner, call_meta
 from torch._dynamo.regions.outline.symbols import is_symbol
@@ -79,6 +80,7 @@ def _kinds_of_stamps(
     """For each call: which of its values are used, and its stamps by which of theirs are. None: no body is shared."""
     view = tracker.view(graph)
     is_used = use_of(view, calls)
+    not_saved = reads_inference_tensors(view)
     found = []
     for call in calls:
         inside = set(call.nodes)
@@ -92,7 +94,7 @@ def _kinds_of_stamps(
                 or view.is_in_span(at)
                 or not view.written_at(at) <= view.held_alone(view.operands[at])
             )
-            hidden = hidden or _returns_a_view(view, stamp)
+            hidden = hidden or _returns_a_view(view, stamp) or at in not_saved
             hidden = hidden or (at in view.keeping_casts and call_shares_cast(stamp.node, tracker.bodies.module))
             used = {n: view.position[result] for n, result in stamp.results.items() if is_used(result, ())}
             kinds.setdefault(None if hidden else _live(view, used), []).append(stamp)
@@ -213,7 +215,7 @@ class Replacement:
         Example values are made anew, so that values of two calls share no memory.
         """
         stands_for: dict[Node, Node] = dict(zip(self.operands, stamp.operands, strict=True))
-        values = _Values(stands_for, stamp.symbols)
+        values = _Values({**stands_for, **stamp.results}, stamp.symbols)
         given = {node: given_name(result) for node, result in stamp.results.items()}
         with graph.inserting_before(stamp.node):
             for step in self.steps:
@@ -223,6 +225,8 @@ class Replacement:
                     stands_for[step] = self._copy(graph, step, stands_for, values)
         for node, result in stamp.results.items():
             if result.users:
+                # The frame may have changed its metadata since, or that of the traced call's.
+                stands_for[node].meta["example_value"] = result.meta["example_value"]
                 result.replace_all_uses_with(stands_for[node])
             graph.erase_node(result)
         graph.erase_node(stamp.node)

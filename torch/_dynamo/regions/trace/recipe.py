@@ -101,6 +101,8 @@ class RecipeWriter:
         }
         # Indices of the body's nodes that the result is made of.
         self.results: list[int] = []
+        # Values like theirs, with storages of their own. The frame may change the metadata of a result later.
+        self.examples: list[torch.Tensor] = []
         self._memo: dict[int, Recipe] = {}
         # Trackers whose parts are being written, to find cycles.
         self._open: list[VariableTracker] = []
@@ -112,7 +114,8 @@ class RecipeWriter:
         """
         recipe = self.write(tracker)
         nodes = list(self.indices)
-        check_results(self.tx, [nodes[p].meta.get("example_value") for p in self.results], self.outside)
+        values = [nodes[p].meta.get("example_value") for p in self.results]
+        self.examples = examples_of(self.tx, values, self.outside)
         return recipe
 
     def write(self, tracker: VariableTracker) -> Recipe:
@@ -278,15 +281,16 @@ def value_like(value: torch.Tensor, symbols: dict[Any, Any] | None = None) -> to
         return torch.ops.aten.alias(made) if value._is_view() else made
 
 
-def _metadata(value: torch.Tensor) -> tuple[Any, ...]:
+def metadata_of(value: torch.Tensor) -> tuple[Any, ...]:
+    """What the program can see of a fake tensor without an operator."""
     seen = value.shape, value.stride(), value.storage_offset(), value.dtype, value.requires_grad, has_grad_fn(value)
-    local = _metadata(value._local_tensor) if is_dtensor(value) else ()  # type: ignore[attr-defined]
+    local = metadata_of(value._local_tensor) if is_dtensor(value) else ()  # type: ignore[attr-defined]
     return *seen, hidden_key(value), *local
 
 
-def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set[int]) -> None:
-    """Raises CannotReuse unless ``value_like`` can make values like ``values``, in storages of their own."""
-    taken = set(outside)
+def examples_of(tx: InstructionTranslatorBase, values: list[Any], outside: set[int]) -> list[torch.Tensor]:
+    """Values like ``values``, in storages of their own.  Raises CannotReuse if ``value_like`` makes others."""
+    taken, found = set(outside), []
     for value in values:
         if not isinstance(value, torch.Tensor):
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a size that the body computes")
@@ -300,5 +304,7 @@ def check_results(tx: InstructionTranslatorBase, values: list[Any], outside: set
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, str(e)) from None
         mode: Any = tx.fake_mode
         with mode, without_guards(mode):
-            if value.is_conj() or value.is_neg() or _metadata(value_like(value)) != _metadata(value):
+            found.append(value_like(value))
+            if value.is_conj() or value.is_neg() or metadata_of(found[-1]) != metadata_of(value):
                 raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a tensor of unusual layout")
+    return found

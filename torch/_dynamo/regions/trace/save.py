@@ -25,7 +25,7 @@ from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
 from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
 from torch._dynamo.regions.trace.module_hooks import guards_on_numbers, is_dict_of_hooks
-from torch._dynamo.regions.trace.objects import EXACT, RunsCode, unguarded_state
+from torch._dynamo.regions.trace.objects import RunsCode, is_exact, unguarded_state
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.own_symbols import own_symbols
 from torch._dynamo.regions.trace.read_set import (
@@ -86,7 +86,8 @@ def save(
     inputs = inputs_from(tx, arguments, call.operands)
     condition = _condition(tx, arguments, recorder, existing, untouched, call.nodes)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
-    return entry(call, condition, inputs, sharing(call.operands), writer.results, recipe, effects, writes)
+    results = writer.results, writer.examples, recipe
+    return entry(call, condition, inputs, sharing(call.operands), *results, effects, writes)
 
 
 def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) -> list[int]:
@@ -304,7 +305,7 @@ def _values(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]
             raise CannotReuse(ReuseMissReason.RUNS_CODE, f"{source.name}: {e}") from None
         except Exception:
             continue  # nothing there, or nothing stable: if that mattered, a guard says so
-        if type(value) not in EXACT:
+        if not is_exact(value):
             found.append((source, value))
     return found
 

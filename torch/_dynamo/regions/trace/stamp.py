@@ -37,14 +37,13 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
     as_proxy = proxies_of(tx.output.current_tracer)
     taken = (None, entry.call.function, *match.operands)
     call = tx.output.create_proxy("call_function", target, taken, {}, proxy_factory_fn=as_proxy)
-    values = [entry.call.nodes[index].meta["example_value"] for index in entry.results]
     # First: what the shape environment learns of this call's symbols.
     for expression in guards_to_make(entry.condition, match.actions):
         tx.output.shape_env.evaluate_expr(expression)
     symbols = match.actions.symbols.moved() if match.actions.symbols is not None else {}
     mode: Any = tx.fake_mode
     with mode, without_guards(mode):
-        fresh = [value_like(value, symbols) for value in values]
+        fresh = [value_like(value, symbols) for value in entry.examples]
     call.node.meta["example_value"] = tuple(fresh)
     for index in entry.writes:
         _note_write(tx, match.operands[index].node.meta["example_value"])
