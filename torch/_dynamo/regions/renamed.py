@@ -14,8 +14,10 @@ def renamed(number: Any, symbols: dict[Any, Any]) -> Any:
     if not symbols or not isinstance(number, SYMBOLIC):
         return number
     node = number.node
-    new = node.expr.xreplace(symbols)
-    return number if new == node.expr else type(number)(SymNode(new, node.shape_env, node.pytype, node.hint))
+    # As it was made: what the frame has found out of the traced call's symbols since does not hold for the others.
+    old = node._expr
+    new = old.xreplace(symbols)
+    return number if new == old else type(number)(SymNode(new, node.shape_env, node.pytype, node.hint))
 
 
 def all_renamed(numbers: Iterable[Any], symbols: dict[Any, Any]) -> list[Any]:

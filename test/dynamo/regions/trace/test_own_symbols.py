@@ -278,3 +278,68 @@ def test_a_body_is_shared_where_one_mask_gives_all_lengths():
     _second("adds_the_mask", "aot_eager")
     assert counters["graph_deduplication"]["bodies"] == 1
     assert counters["graph_deduplication"]["calls"] == LAYERS - 1
+
+
+class ReturnsOfItsLength(Layer):
+    """It returns a tensor of the length that moves."""
+
+    def forward(self, x, mask):
+        return x + self.second(self.first(x).tanh()).sin(), (x @ self.kept.t()).sin().sum(0)
+
+
+class FrameCompares(Model):
+    """The frame finds out, of each layer's length, whether it is the mask's."""
+
+    def __init__(self):
+        super().__init__("attends")
+        self.layers = nn.ModuleList(ReturnsOfItsLength("attends", k) for k in range(LAYERS))
+
+    def forward(self, x, mask):
+        signs = 0
+        for layer in self.layers:
+            x, sums = layer(x, mask)
+            signs = signs * 10 + (1 if sums.size(0) == mask.size(0) else 2)
+        return x + signs
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_what_the_frame_finds_out_of_one_length_holds_for_no_other(verify):
+    model = FrameCompares()
+    program, counter = _compiled(model)
+    with torch._dynamo.config.patch(verify_region_reuse=verify):
+        for length in (6, 7):
+            counters.clear()
+            mask = model.hold(length)
+            _same(program(X, mask), model(X, mask))
+    assert counters["regions"]["verified" if verify else "reused"]
+    model.layers[3].kept = torch.ones(9, 4)
+    frames = counter.frame_count
+    _same(program(X, mask), model(X, mask))
+    assert counter.frame_count == frames + 1
+
+
+class NamedLayer(Layer):
+    """It keeps its tensor under another name, of which the name of the length's symbol is made."""
+
+    def __init__(self, name, k):
+        super().__init__("attends", k)
+        self.name = name
+
+    def forward(self, x, mask):
+        kept = getattr(self, self.name)
+        return x + self.second(((self.first(x).tanh() @ kept.t()).sin() + mask) @ kept)
+
+
+@pytest.mark.parametrize("name", ["kept", "k", "cache", "past", "kv"])
+def test_which_of_two_equal_symbols_is_left_is_no_difference(name):
+    model = Model("attends")
+    model.layers = nn.ModuleList(NamedLayer(name, k) for k in range(LAYERS))
+    program, _ = _compiled(model)
+    with torch._dynamo.config.patch(verify_region_reuse=True):
+        for length in (6, 7):
+            counters.clear()
+            for k, layer in enumerate(model.layers):
+                setattr(layer, name, torch.linspace(k, 1, length * 4).view(length, 4))
+            mask = torch.ones(length)
+            _same(program(X, mask), model(X, mask))
+    assert counters["regions"]["verified"]
