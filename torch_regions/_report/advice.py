@@ -59,6 +59,7 @@ OPERATORS = {
     "WRITES_A_LIST": "Write to the tensors one by one, or outside of the layers.",
     "BROKEN_SPAN": "Keep the whole in one layer without random operators; return values instead of writing them.",
     "UNKNOWN_BODY": "Nothing: what is around it is outlined.",
+    "INFERENCE_OPERAND": "Use `torch.no_grad()` there; or nothing: what is around it is outlined.",
     "UNKNOWN_POLICY": "Use a list of operators, or a policy that only compares operators and constants.",
     "DIFFERENTIATED_IN_GRAPH": "Take the gradient outside of the compiled function.",
 }

@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.fx
 import torch.nn.functional as F
+from testing.automatic_cases import X, compare
+from torch._dynamo.utils import counters
 from torch.fx.operator_facts import (
     OperatorClass,
     draws_random_numbers,
@@ -150,3 +152,47 @@ def test_gradient_takers_are_known():
 def test_switches_of_global_state(node):
     assert is_switch(node)
     assert not is_switch(_node(torch.sin, "x")) and not is_switch(_node("sin", "x"))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x, m):
+        return self.b(self.a(x).tanh()).sin() + m + m.view(-1).view(2, 4).clone()
+
+
+class InferenceInside(Layer):
+    def forward(self, x, m):
+        with torch.inference_mode():
+            scale = self.b(self.a(x).tanh())
+        return self.b(self.a(x).tanh()) + scale.clone() + m
+
+
+class OfInferenceTensors(torch.nn.Module):
+    """Layers numbered ``which`` are given what the frame has made in inference mode."""
+
+    def __init__(self, kind, which):
+        super().__init__()
+        self.layers, self.which = torch.nn.ModuleList(kind() for _ in range(4)), which
+
+    def forward(self, x):
+        for number, layer in enumerate(self.layers):
+            m = x.detach().cos()
+            if number in self.which:
+                with torch.inference_mode():
+                    m = x.sin() * number
+            x = layer(x, m)
+        return x
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "which"),
+    [(Layer, (0,)), (Layer, (2,)), (Layer, (1, 3)), (Layer, range(4)), (InferenceInside, ())],
+    ids=str,
+)
+def test_a_body_takes_no_tensor_of_inference_mode(kind, which, training):
+    compare(lambda: OfInferenceTensors(kind, which), X, backend="aot_eager", training=training)
+    assert counters["regions"]["reused"]

@@ -53,6 +53,7 @@ class IllegalReason(enum.Enum):
     WRITES_A_LIST = "it writes to tensors in a list, which functionalization does not find in a body"
     BROKEN_SPAN = "it is part of a whole (a written value's life, a vmap) that no region can hold"
     UNKNOWN_BODY = "it has a body of which more is noted than what it does"
+    INFERENCE_OPERAND = "it reads outside of inference mode what was made in it, which a call of a body may not save"
     UNKNOWN_POLICY = "what its checkpoint saves is for code to say that may say another thing next time"
     DIFFERENTIATED_IN_GRAPH = "a gradient that the program itself takes goes through it"
 
@@ -95,6 +96,8 @@ def illegal_nodes(
             illegal[i] = reason
     for i in idle_draws(view, draws):
         illegal.setdefault(i, IllegalReason.RANDOM)
+    for i in reads_inference_tensors(view):
+        illegal.setdefault(i, IllegalReason.INFERENCE_OPERAND)
     # Latest first, so that one sweep reaches every node that a gradient goes through.
     differentiated: set[int] = set()
     for i in range(len(view.nodes) - 1, -1, -1):
@@ -103,6 +106,27 @@ def illegal_nodes(
             illegal.setdefault(i, IllegalReason.DIFFERENTIATED_IN_GRAPH)
     _refuse_broken_spans(view, illegal)
     return illegal
+
+
+def reads_inference_tensors(view: GraphView) -> set[int]:
+    """Positions outside of inference mode that read a tensor of it, or a view of one.
+
+    Autograd saves all operands of a call for the backward of its body, and refuses such a one.  Dynamo traces without
+    inference mode, so that neither a fake tensor nor the state of a node shows it.
+    """
+    found, made, entered = set(), set(), []
+    for i, node in enumerate(view.nodes):
+        if node.target is torch.autograd.grad_mode._enter_inference_mode:
+            entered.append(node)
+        elif node.target is torch.autograd.grad_mode._exit_inference_mode:
+            entered = [each for each in entered if each is not node.args[0]]
+        elif entered and entered[-1].args[0]:
+            made.add(i)
+        elif read := made.intersection(view.operands[i]):
+            found.add(i)
+            if any(not set(view.storages_at(i)).isdisjoint(view.storages_at(k)) for k in read):
+                made.add(i)
+    return found
 
 
 def _illegal_by_state(
