@@ -33,17 +33,22 @@ Node = torch.fx.Node
 
 # Constants that compare by value once their type is known. The type keeps bool apart from int,
 # because True == 1, and str apart from its enum subclasses.
-_BY_VALUE = (
-    bool,
-    int,
-    str,
-    bytes,
-    type(None),
-    type(Ellipsis),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
+_BY_VALUE = frozenset(
+    map(
+        id,
+        (
+            bool,
+            int,
+            str,
+            bytes,
+            type(None),
+            type(Ellipsis),
+            torch.dtype,
+            torch.device,
+            torch.layout,
+            torch.memory_format,
+        ),
+    )
 )
 # Objects that equal only themselves. A key holds the object instead of its id():
 # an id may be reused after a roll-back, and would make two of them equal.
@@ -106,7 +111,7 @@ def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> H
     ``leaf`` gives the key of operand nodes and tensors.  Raises Unkeyable for a value of any other kind.
     """
     kind = type(value)
-    if kind in _BY_VALUE:
+    if id(kind) in _BY_VALUE:  # a comparison of classes may run the code of a metaclass
         return (kind, value)
     if kind is float or kind is complex:
         return _number_key(value)

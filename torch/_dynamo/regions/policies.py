@@ -94,11 +94,12 @@ def _part_key(part: Any) -> Hashable:
 
 def _is_still(value: Any) -> bool:
     """Whether reading ``value`` runs none of the program's code."""
-    if type(value) in (list, tuple, set, frozenset):
+    kind = type(value)
+    if any(kind is each for each in (list, tuple, set, frozenset)):
         return all(map(_is_still, value))
-    if type(value) is dict:
+    if kind is dict:
         return all(map(_is_still, (*value, *value.values())))
-    return type(value) in _CONSTANTS or isinstance(value, _OPERATORS)
+    return any(kind is each for each in _CONSTANTS) or isinstance(value, _OPERATORS)
 
 
 def _only_looks(function: types.FunctionType, calls: int) -> bool:

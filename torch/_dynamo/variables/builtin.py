@@ -20,7 +20,7 @@ def _is_of_equals(args: list[Any]) -> bool:
     values = [known.value for a in args if type(known := a.unwrap()) is ConstantVariable]
     if len(values) < 2 or type(values[0]) is not type(values[1]):
         return False
-    return type(values[0]) in _COMPARED_BY_VALUE and bool(values[0] == values[1])
+    return any(type(values[0]) is each for each in _COMPARED_BY_VALUE) and bool(values[0] == values[1])
 
 
 def _held(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

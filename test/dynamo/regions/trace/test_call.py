@@ -32,3 +32,51 @@ def test_a_comparison_that_fails_is_no_compile_that_fails(said, monkeypatch, cap
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     assert counters["regions"]["traced"] == 3
     assert any(said in record.getMessage() for record in caplog.records)
+
+
+class Counting(type):
+    """The metaclass of a class that cannot be compared without running code of the program."""
+
+    runs = 0
+
+    def __eq__(cls, other):
+        Counting.runs += 1
+        return cls is other
+
+    __hash__ = None
+
+
+class Config(metaclass=Counting):
+    pass
+
+
+class Configured(torch.nn.Module):
+    """It is given a configuration that it does not read."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x, config):
+        return x + self.b(self.a(x).tanh())
+
+
+def test_a_class_of_the_program_is_known_by_identity():
+    layers, config = torch.nn.ModuleList(Configured() for _ in range(4)), Config()
+
+    def program(x):
+        for layer in layers:
+            x = layer(x, config)
+        return x
+
+    ran = []
+    for flag in (False, True):
+        torch._dynamo.reset()
+        counters.clear()
+        Counting.runs = 0
+        with torch._dynamo.config.patch(use_graph_deduplication=flag):
+            found = torch.compile(program, backend="eager", fullgraph=True)(X)
+        ran.append(Counting.runs)
+        torch.testing.assert_close(found, program(X))
+    assert counters["regions"]["reused"]
+    assert ran[0] == ran[1]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import variables
 from torch._dynamo.regions.keys import (
+    Same,
     Unkeyable,
     constant_key,
     function_key,
@@ -91,7 +92,7 @@ class Arguments:
         # Entries are limited for each of these: the code of a Python function, or the class of a callable.
         function = getattr(fn, "fn", None)
         code = function.__code__ if type(function) is types.FunctionType else None
-        self.function: Any = code or function or type(getattr(fn, "value", fn))
+        self.function: Any = code or function or Same(type(getattr(fn, "value", fn)))
         structure = [self._callee(fn), *map(self._walk, args)]
         # In the order of the call, which is the order of a **kwargs dict inside.
         structure += [(name, self._walk(value)) for name, value in kwargs.items()]
@@ -237,7 +238,7 @@ class Arguments:
 
     def _seen_behind(self, value: Any) -> Hashable:
         """Key of a value that the read set describes, whether or not Dynamo has realized it."""
-        return "behind", type(value), self._number(value)
+        return "behind", Same(type(value)), self._number(value)
 
     @staticmethod
     def _keyed(key: Any, value: Any) -> Hashable:

@@ -42,7 +42,7 @@ from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import check_floats
 from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
 from torch._dynamo.regions.trace.module_hooks import SAY_MORE, hold_for_numbers, joined, with_numbers
-from torch._dynamo.regions.trace.objects import EXACT, is_a
+from torch._dynamo.regions.trace.objects import is_a, is_exact
 from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
 from torch._dynamo.regions.trace.read_set import changed_among, reachable
@@ -219,7 +219,7 @@ def _is_new_in(tx: InstructionTranslatorBase, tracker: VariableTracker) -> bool:
 
 def _shown(value: Any) -> str:
     """``value`` for messages, without running the program's __repr__."""
-    return f"{value!r:.80}" if type(value) in EXACT else f"a {type(value).__name__}"
+    return f"{value!r:.80}" if is_exact(value) else f"a {type(value).__name__}"
 
 
 def _check_facts(checks: Checks, bindings: list[SourceBinding], actions: GuardActions) -> None:

@@ -65,7 +65,7 @@ def is_filled(held: Any) -> bool:
 
 def values_of(held: Any) -> tuple[Any, ...]:
     """The values of a module's dict, in order.  With the keys, if it is of a class that may have another order."""
-    if type(held) in (dict, collections.OrderedDict):
+    if type(held) is dict or type(held) is collections.OrderedDict:
         return tuple(held.values())
     return (*dict.values(held), *dict.keys(held)) if issubclass(type(held), dict) else (held,)
 

@@ -24,22 +24,30 @@ from torch.fx.dtensor_facts import Mesh, dtensor_properties, is_mesh
 MISSING: Any = object()
 # Types of constants that are compared by value. Every other object is compared by identity.
 EXACT = (bool, int, float, complex, str, bytes, type(None))
+# By id, because a comparison of classes may run the code of a metaclass.
+_IDS_OF_EXACT = frozenset(map(id, EXACT))
 
 
 class RunsCode(Exception):
     """Only the program's code could answer."""
 
 
+def is_exact(value: Any) -> bool:
+    """Whether ``value`` is a plain constant, which is compared by value."""
+    return id(type(value)) in _IDS_OF_EXACT
+
+
 def exact_key(value: Any) -> Hashable:
     """Key of a plain constant, by type and bits; None for anything else."""
-    return constant_key(value) if type(value) in EXACT else None
+    return constant_key(value) if is_exact(value) else None
 
 
 def holds_nan(value: Any) -> bool:
     """Whether ``value`` is, or holds in tuples and lists, a number that equals nothing."""
-    if type(value) in (float, complex):
+    kind = type(value)
+    if kind is float or kind is complex:
         return bool(value != value)
-    return type(value) in (tuple, list, torch.Size) and any(map(holds_nan, value))
+    return (kind is tuple or kind is list or kind is torch.Size) and any(map(holds_nan, value))
 
 
 def is_a(value: Any, kind: Any) -> bool:
@@ -222,7 +230,7 @@ def length_of(value: Any) -> int:
 
 def contains(value: Any, key: Any) -> bool:
     """Whether a dict or a set has ``key``, a plain constant."""
-    if type(key) not in EXACT:
+    if not is_exact(key):
         raise RunsCode("a key of the program's may compare itself")
     for kind in (dict, set, frozenset):
         if is_a(value, kind):

@@ -17,11 +17,11 @@ from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.guard_facts import GuardFact, is_implied
 from torch._dynamo.regions.trace.module_hooks import Numbers, is_dict_of_hooks, state_of_hooks
 from torch._dynamo.regions.trace.objects import (
-    EXACT,
     MISSING,
     attribute_of,
     find_in_class,
     is_empty_ordered_dict,
+    is_exact,
     item_of,
     own_attributes,
     unguarded_state,
@@ -97,7 +97,7 @@ class CheckPlan:
         """id of each object in the plan that is compared by identity -> numbers of its steps."""
         found: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
-            if step.old is not UNKNOWN and type(step.old) not in EXACT:
+            if step.old is not UNKNOWN and not is_exact(step.old):
                 found.setdefault(id(step.old), []).append(number)
         return found
 

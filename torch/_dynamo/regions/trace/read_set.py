@@ -269,9 +269,9 @@ def _trackers_of(tracker: VariableTracker) -> Iterator[VariableTracker]:
             yield value
         elif kind is HashableTracker:
             yield value.vt
-        elif kind in (list, tuple):
+        elif kind is list or kind is tuple:
             todo += value
-        elif kind in (dict, collections.OrderedDict):
+        elif kind is dict or kind is collections.OrderedDict:
             todo += [*value, *value.values()]
 
 
