@@ -7,6 +7,7 @@ from testing.shared_objects import KINDS
 from torch import nn
 from torch._dynamo.regions.trace import built, lookup, save, verify
 from torch._dynamo.regions.trace.verify import _with_one_name
+from torch._dynamo.utils import counters
 
 
 X = torch.randn(2, 3)
@@ -165,3 +166,54 @@ def test_guards_on_one_object_by_two_names_are_the_same():
 def test_a_guard_that_another_name_does_not_stand_for_is_seen(lost):
     guards = {("x.b", "TYPE"), ("x.bc", "TYPE"), ("y.c", _alias("x.b")), ("z", _alias("x.b"))}
     assert _with_one_name(guards, guards) != _with_one_name(guards - {lost}, guards - {lost})
+
+
+WEIGHTS = [torch.linspace(k, 1, 3) for k in range(5)]
+
+
+@torch.compiler.nested_compile_region
+def _of_one_weight(x, weights, i):
+    return (x * weights[i]).sin().tanh().exp()
+
+
+@torch.compiler.nested_compile_region
+def _of_itself(x, n):
+    return (x * 2).sin().exp() if n <= 0 else _of_itself(x, n - 1) + (x * 3).cos()
+
+
+def _by_index(x):
+    for i in range(len(WEIGHTS)):
+        x = x + _of_one_weight(x, WEIGHTS, i)
+    return x
+
+
+def _by_recursion(x):
+    return _of_itself(x, 3) + _of_itself(x, 3)
+
+
+class Scales(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def scaled(self, x, scale=2.0, *, shift=3):
+        return self.linear(x).sin() * scale + shift
+
+
+class ScalesTwice(Scales):
+    def scaled(self, x, scale=3.0):
+        return super().scaled(x).sin() + super().scaled(x, 1.0)
+
+    def forward(self, x):
+        return self.scaled(x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [_by_index, _by_recursion, _in_turn([ScalesTwice() for _ in range(4)])],
+    ids=["an index that the lookup has read", "a recursion", "defaults of a function of the base class"],
+)
+def test_what_a_lookup_reads_is_no_difference(program):
+    counters.clear()
+    torch.testing.assert_close(_verify(program), program(X))
+    assert counters["regions"]["verified"]

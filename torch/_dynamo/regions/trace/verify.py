@@ -8,22 +8,24 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import sympy
 import torch.fx
 from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.expressions import Applied, BindingValue
+from torch._dynamo.regions.trace.expressions import Applied, BindingValue, Expression
 from torch._dynamo.regions.trace.floats import guards_to_make
 from torch._dynamo.regions.trace.guard_facts import maker_key
 from torch._dynamo.regions.trace.lookup import substituted_guards, to_be_tracked, void_maker
 from torch._dynamo.regions.trace.operands import name_of
+from torch._dynamo.regions.trace.recipe import metadata_of
 from torch._dynamo.regions.trace.substitution import SourceSubstitution, resolver
 from torch._dynamo.source import SyntheticLocalSource
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
-from torch._guards import Source
+from torch._guards import ChainedSource, Source
 from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
 
 
@@ -39,8 +41,8 @@ _WORD = re.compile(r"\w+")
 _FLOAT = re.compile(r"\bzf\d+")
 # The other source of a guard that two sources are one object.
 _ALIAS = re.compile("DUPLICATE_INPUT source_b=(.*)")
-# entry -> operators of its call as of ``save``; the frame may change the metadata of tensors afterwards.
-_SAVED: PerFrame[dict[Any, list[str]]] = PerFrame(lambda _: {})
+# entry -> operators of its call, and metadata of its results, as of ``save``; the frame may change both afterwards.
+_SAVED: PerFrame[dict[Any, tuple[list[str], list[str]]]] = PerFrame(lambda _: {})
 
 
 class RegionReuseError(AssertionError):
@@ -72,13 +74,23 @@ def frame_state(tx: InstructionTranslatorBase) -> FrameState:
     sourced = (t for t in known if t.source is not None and type(t.source) is not SyntheticLocalSource)
     tracked = {name_of(t) for t in sourced if isinstance(t.mutation_type, existing)}
     env = tx.output.shape_env
-    symbols = [_said_of_symbols(g.expr) for g in env.guards], list(map(str, env.backed_var_to_val))
+    symbols = _said_of_symbols(g.expr for g in env.guards), list(map(str, env.backed_var_to_val))
     return FrameState(guards, tracked, symbols)
 
 
-def _said_of_symbols(guard: Any) -> str:
-    # Which side a symbol is on depends on its name.
-    return str(canonicalize_bool_expr(guard))
+def _said_of_symbols(guards: Iterable[Any]) -> list[str]:
+    """The guards of a shape environment, in order, with one name for symbols that earlier guards hold to be equal."""
+    one: dict[Any, Any] = {}
+    found = []
+    for guard in guards:
+        about = guard.xreplace(one)
+        # Which side a symbol is on depends on its name.
+        said = about if about in (True, False) else canonicalize_bool_expr(about)
+        found.append(str(said))
+        if isinstance(said, sympy.Eq) and all(side.is_Symbol for side in said.args):
+            first, second = sorted(said.args, key=str)
+            one = {symbol: first if to == second else to for symbol, to in one.items()} | {second: first}
+    return found
 
 
 def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Arguments) -> tuple[FrameState, FrameState]:
@@ -89,10 +101,10 @@ def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Argum
     before = frame_state(tx)
     guards = {_guard_key(tx, source, make) for source, make in substituted_guards(match)}
     tracked = {match.actions.substitution.of(binding).name for binding in to_be_tracked(match)}
-    env, (made, symbols) = tx.output.shape_env, before.symbols
-    of_symbols = guards_to_make(match.entry.condition, match.actions)
-    made = made + [_said_of_symbols(e) for e in of_symbols if env.replace(e) not in (True, False)]
-    return before, FrameState(before.guards | guards, before.tracked | tracked, (made, symbols))
+    env = tx.output.shape_env
+    made = (e for e in guards_to_make(match.entry.condition, match.actions) if env.replace(e) not in (True, False))
+    of_symbols = _said_of_symbols([*(g.expr for g in env.guards), *made]), before.symbols[1]
+    return before, FrameState(before.guards | guards, before.tracked | tracked, of_symbols)
 
 
 def verify(
@@ -114,8 +126,9 @@ def verify(
             return
         raise RegionReuseError(f"{name}: a call that an entry was found for cannot be reused itself: {refused}")
     # If verification was off at ``save``, nothing was noted.
-    saved = _SAVED.of(tx.output).get(match.entry.main or match.entry) or _operators_of(tx, match.entry.call)
-    _same(f"{name}: operators", *_with_one_set_of_symbols(match, saved, _operators_of(tx, traced.call)))
+    saved = _SAVED.of(tx.output).get(match.entry.main or match.entry) or _seen_of(tx, match.entry)
+    for what, *lines in zip(("operators", "metadata of results"), saved, _seen_of(tx, traced), strict=True):
+        _same(f"{name}: {what}", *_with_one_set_of_symbols(tx, match, *lines))
     _same(f"{name}: results", list(map(str, match.entry.results)), list(map(str, traced.results)))
     operands = [_operand(tx, proxy.node) for proxy in match.operands]
     _same(f"{name}: operands", operands, [_operand(tx, node) for node in traced.call.operands])
@@ -123,8 +136,7 @@ def verify(
     _same(f"{name}: recipe", [_said(match.entry.recipe.says, substitution)], [_said(traced.recipe.says)])
     effects = [_said(e.says, substitution) for e in match.entry.effects]
     _same(f"{name}: side effects", effects, [_said(e.says) for e in traced.effects])
-    specialized = sorted(_said(constant, substitution) for constant in _specialized(tx, match.entry))
-    _same(f"{name}: constants that were looked at", specialized, sorted(map(_said, _specialized(tx, traced))))
+    _same(f"{name}: constants that were looked at", *_looked_at(tx, match, traced))
     (before, expected), found = states, frame_state(tx)
     for what in ("guards", "tracked"):
         old, new = (getattr(s, what) - getattr(before, what) for s in (expected, found))
@@ -143,6 +155,41 @@ def _is_of_the_frame(tx: InstructionTranslatorBase, refused: CannotReuse | None,
     """
     unsupported = refused is not None and refused.reason is ReuseMissReason.UNSUPPORTED_GUARD
     return unsupported and frame_state(tx).guards <= expected.guards
+
+
+def _looked_at(
+    tx: InstructionTranslatorBase, match: Match, traced: InvokeSubgraphReuseEntry
+) -> tuple[list[str], list[str]]:
+    """The constants that only the earlier call, and that only the traced one has looked at.
+
+    Looking for a match reads an element at an index, or the operands of what the call has looked at.  Then the traced
+    call looks at these, which is to know more than the earlier call did.
+    """
+    substitution = match.actions.substitution
+    old = [(e, _said((e, key), substitution)) for e, key in _specialized(tx, match.entry)]
+    new = [(_said(e), _said((e, key))) for e, key in _specialized(tx, traced)]
+    read = {_said(path.index, substitution) for path in match.entry.condition.paths}  # type: ignore[attr-defined]
+    read.update(_said(part, substitution) for e, _ in old for part in _operands_in(e))
+    expressions, texts = {e for e, _ in new}, {text for _, text in old}
+
+    def follows(expression: Any) -> bool:
+        if _said(expression, substitution) in expressions:
+            return True
+        return isinstance(expression, Applied) and all(map(follows, filter(_is_expression, expression.parts)))
+
+    found = {text for _, text in new}
+    gone = sorted(text for e, text in old if text not in found and not follows(e))
+    return gone, sorted(text for e, text in new if text not in texts and e not in read)
+
+
+def _is_expression(part: Any) -> bool:
+    return isinstance(part, Expression)
+
+
+def _operands_in(expression: Any) -> Iterator[Any]:
+    for part in filter(_is_expression, expression.parts) if isinstance(expression, Applied) else ():
+        yield part
+        yield from _operands_in(part)
 
 
 def _specialized(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> list[Any]:
@@ -184,12 +231,16 @@ def _said(says: Any, substitution: SourceSubstitution | None = None) -> str:
 
 
 def _guard_key(tx: InstructionTranslatorBase, source: Source, make: Any) -> tuple[str, str]:
-    """The identity of a guard.  Guards on a class's function are the same through whichever object the source leads."""
-    if "__mro__" in source.name:
-        value = resolver(tx)(source)
-        if type(value) is types.FunctionType:
-            return f"{value.__qualname__} at {id(value)}", maker_key(make)
-    return source.name, maker_key(make)
+    """The identity of a guard.  Guards behind a class's function are the same, whichever way the source leads there."""
+    name, at = source.name, source
+    while "__mro__" in at.name:
+        value = resolver(tx)(at)
+        if type(value) is types.FunctionType and name.startswith(at.name):
+            return f"{value.__qualname__} at {id(value)}{name[len(at.name) :]}", maker_key(make)
+        if not isinstance(at, ChainedSource):
+            break
+        at = at.base
+    return name, maker_key(make)
 
 
 def _with_one_name(said: set[Any], guards: set[tuple[str, str]]) -> set[Any]:
@@ -226,11 +277,13 @@ def _same(what: str, expected: list[str], found: list[str]) -> None:
 
 def note_operators(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> None:
     """Notes the operators with which a later reuse of ``entry`` is compared."""
-    _SAVED.of(tx.output)[entry] = _operators_of(tx, entry.call)
+    _SAVED.of(tx.output)[entry] = _seen_of(tx, entry)
 
 
-def _operators_of(tx: InstructionTranslatorBase, call: Any) -> list[str]:
-    return _operators(call.nodes, call.operands, tx.output.nn_modules)
+def _seen_of(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry) -> tuple[list[str], list[str]]:
+    """The operators of an entry's call, and the metadata of its results."""
+    operators = _operators(entry.call.nodes, entry.call.operands, tx.output.nn_modules)
+    return operators, [str(metadata_of(value)) for value in entry.examples]
 
 
 def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], modules: Any) -> list[str]:
@@ -258,12 +311,20 @@ def _operators(nodes: list[torch.fx.Node], operands: list[torch.fx.Node], module
     return [_FLOAT.sub(lambda name: floats.setdefault(name[0], f"float {len(floats)}"), line) for line in lines]
 
 
-def _with_one_set_of_symbols(match: Match, old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
-    """The operators of two calls, with the symbols of the new one; see Note [A call's own symbols]."""
-    moved = match.actions.symbols.all_moved() if match.actions.symbols is not None else {}
-    if not moved:
+def _with_one_set_of_symbols(
+    tx: InstructionTranslatorBase, match: Match, old: list[str], new: list[str]
+) -> tuple[list[str], list[str]]:
+    """The operators of two calls, with the symbols of the new one; see Note [A call's own symbols].
+
+    Which of two equal symbols the shape environment goes on with depends on their names.
+    """
+    env = tx.output.shape_env
+    names = {str(one): str(other) for one in env.backed_var_to_val if (other := env.replace(one)) != one}
+    if match.actions.symbols is not None:
+        moved = match.actions.symbols.all_moved()
+        names |= {str(one): str(env.replace(other)) for one, other in moved.items()}
+    if not names:
         return old, new
-    names = {str(one): str(other) for one, other in moved.items()}
     renamed = (_WORD.sub(lambda word: names.get(word[0], word[0]), line) for line in old)
     # A sum has its terms in the order of their names.
     return _words_of(renamed), _words_of(new)
