@@ -14,12 +14,12 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch._dynamo
+from testing.kernels import fresh_graphs as fresh_cache
 from testing.memory_steps import check, code_of, leaf
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.regions import donation as region_donation
 from torch._inductor.regions.donation import _own_inputs
-from torch._inductor.utils import fresh_cache
 
 
 @pytest.fixture(autouse=True)

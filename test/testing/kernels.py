@@ -1,0 +1,39 @@
+"""Inductor's cache folder, new for each test, but for kernels: one that an earlier test compiled is not compiled again."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import os
+import shutil
+import string
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch._inductor.runtime.runtime_utils import cache_dir
+from torch._inductor.utils import fresh_cache
+
+
+# A kernel lies in a folder that is named by two characters of its hash, which are digits of base 32.
+_DIGITS = string.ascii_lowercase + "234567"
+
+
+@functools.cache
+def _kernels() -> Path:
+    folder = tempfile.mkdtemp(prefix="kernels_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for a, b in itertools.product(_DIGITS, repeat=2):
+        os.mkdir(os.path.join(folder, a + b))
+    return Path(folder)
+
+
+@contextlib.contextmanager
+def fresh_graphs() -> Iterator[None]:
+    """As ``fresh_cache``: no graph, body or tuned choice is found. The source of a kernel finds what it was compiled to."""
+    with fresh_cache():
+        for folder in _kernels().iterdir():
+            os.symlink(folder, Path(cache_dir(), folder.name))
+        yield
