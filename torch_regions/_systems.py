@@ -209,7 +209,7 @@ SYSTEMS = (
         "A mark is never an error",
         "A marked call is traced, reused or inlined, each with a reason; nothing that works without the mark "
         "fails with it.",
-        ("torch._dynamo.variables.invoke_subgraph", "torch._dynamo.trace_rules"),
+        ("torch._dynamo.variables.invoke_subgraph", "torch._dynamo.pgo", "torch._dynamo.trace_rules"),
         ("dynamo/variables/test_invoke_subgraph", "dynamo/regions/test_"),
     ),
     System(

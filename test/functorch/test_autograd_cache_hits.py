@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from testing.kernels import fresh_graphs
 from testing.keyed_model import Model, Reordered
 from torch._dynamo.utils import counters
-from torch._inductor.utils import fresh_cache
 
 
 @pytest.fixture(autouse=True)
 def own_cache() -> Iterator[None]:
-    with fresh_cache():
+    with fresh_graphs():
         yield
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from testing import processes
 from testing.cached_compile import Block
+from testing.kernels import fresh_graphs
 from torch._functorch._aot_autograd import autograd_cache_misses as misses
-from torch._inductor.utils import fresh_cache
 
 import torch_regions
 
@@ -37,7 +37,7 @@ def compile_and_run(program, *args) -> list[misses.Told]:
 def first():
     """A cache that has the program ``gelu`` for eight elements."""
     misses.forget()
-    with fresh_cache():
+    with fresh_graphs():
         (told,) = compile_and_run(gelu, torch.ones(8))
         assert told == misses.Told("miss", "there is no other entry to compare with")
         yield
@@ -88,7 +88,7 @@ def test_a_bypass_tells_why(first):
 
 def test_an_entry_for_other_sizes():
     misses.forget()
-    with fresh_cache(), torch.no_grad():
+    with fresh_graphs(), torch.no_grad():
         reasons = []
         for size in (8, 200):
             torch._dynamo.reset()
@@ -121,7 +121,7 @@ def test_what_another_process_saved(tmp_path):
 def test_no_more_is_kept_than_the_limits_say(monkeypatch):
     monkeypatch.setattr(misses, "MAX_NODES", 3)
     misses.forget()
-    with fresh_cache():
+    with fresh_graphs():
         compile_and_run(gelu, torch.ones(8))
         compile_and_run(other_number, torch.ones(8))
     assert all(len(summary.nodes) == 3 for summary in misses._remembered)

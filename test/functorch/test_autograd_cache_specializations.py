@@ -8,9 +8,9 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch._dynamo
+from testing.kernels import fresh_graphs
 from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
-from torch._inductor.utils import fresh_cache
 from torch.utils._release import RELEASE
 
 
@@ -21,7 +21,7 @@ SIZES = (5, 8, 16, 24)
 def own_cache() -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
-    with fresh_cache():
+    with fresh_graphs():
         yield
     torch._dynamo.reset()
 

@@ -12,11 +12,11 @@ import sympy
 import torch
 import torch._inductor.ir as ir
 import torch._inductor.utils as inductor_utils
+from testing.kernels import fresh_graphs
 from torch._inductor import fx_utils, scheduler
 from torch._inductor import graph as graph_module
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.constant_folding import ConstantFolder
-from torch._inductor.utils import fresh_cache
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -146,7 +146,7 @@ def _compile_layers(train):
     torch._dynamo.reset()
     torch.manual_seed(0)
     x, w = (torch.randn(4, 4, dtype=torch.float64, requires_grad=train) for _ in range(2))
-    with fresh_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+    with fresh_graphs(), torch._functorch.config.patch(enable_autograd_cache=False):
         result = torch.compile(_layers, fullgraph=True)(x, w)
         torch.testing.assert_close(result, _layers(x, w))
         if train:
@@ -237,7 +237,7 @@ def test_where_a_result_comes_from_is_not_looked_for_in_all_results():
     model = Layered()
     x = torch.randn(4, 8, requires_grad=True)
     with (
-        fresh_cache(),
+        fresh_graphs(),
         torch._dynamo.config.patch(use_graph_deduplication=True),
         patch.object(graph_module, "gather_origins", gathered),
     ):

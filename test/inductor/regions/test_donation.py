@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch._dynamo
-from testing.kernels import fresh_graphs as fresh_cache
+from testing.kernels import fresh_graphs
 from testing.memory_steps import check, code_of, leaf
 from torch._dynamo.utils import counters
 from torch._inductor import config
@@ -25,7 +25,7 @@ from torch._inductor.regions.donation import _own_inputs
 @pytest.fixture(autouse=True)
 def _seed() -> Iterator[None]:
     torch.manual_seed(0)
-    with fresh_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+    with fresh_graphs(), torch._functorch.config.patch(enable_autograd_cache=False):
         yield
 
 

@@ -61,7 +61,7 @@ def _is_wrong_flat(change, records, training):
     return change in ("transposed", "of other strides", "of another storage", "written") and records and training
 
 
-@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2, 3)], ids=str)
+@pytest.mark.parametrize("which", [(0,), (1, 3)], ids=str)
 @pytest.mark.parametrize("records", [True, False], ids=["recorded", "no_grad"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_result_that_the_frame_changes_in_place_is_one_layers(change, records, which):
