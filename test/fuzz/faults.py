@@ -1,4 +1,4 @@
-"""Eight faults, seeded by patching the overlay, that the fuzzer must find.
+"""Faults, seeded by patching the overlay, that the fuzzer must find.
 
 One context manager a fault; each names the one place that it patches.
 """
@@ -14,7 +14,7 @@ import torch
 import torch._dynamo.convert_frame  # (Dynamo is imported before a part of it is)
 from torch._dynamo.regions import keys
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace import call, lookup, stamp
+from torch._dynamo.regions.trace import call, lookup, recipe, stamp
 from torch._dynamo.regions.trace.guard_facts import GuardFact
 from torch._functorch._aot_autograd import autograd_cache_parts
 from torch.utils import _ambient_state
@@ -99,6 +99,12 @@ def write_not_carried_over() -> Any:
     return mock.patch.object(stamp, "carry_out", lambda maker, effects: None)
 
 
+def results_read_when_stamped() -> Any:
+    """A call that is reused returns what the traced call's result is by then."""
+    examples_of = recipe.examples_of
+    return mock.patch.object(recipe, "examples_of", lambda tx, values, taken: examples_of(tx, values, taken) and values)
+
+
 # fault -> the backend that shows it, and within how many programs it is found.
 FAULTS: dict[Fault, tuple[str, int]] = {
     constant_dropped_from_the_node_key: ("eager", 300),
@@ -109,4 +115,5 @@ FAULTS: dict[Fault, tuple[str, int]] = {
     autocast_states_merged: ("eager", 1500),
     field_dropped_from_the_cache_key: ("inductor", 60),
     write_not_carried_over: ("eager", 300),
+    results_read_when_stamped: ("eager", 1500),
 }

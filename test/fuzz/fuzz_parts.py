@@ -111,6 +111,7 @@ PARTS: dict[str, Part] = {
         prelude=_MAKE_HOOK,
     ),
     "no_grad": Part("with torch.no_grad(): h = h + h.cos()"),
+    "inference_mode": Part("with torch.inference_mode(): v = h.cos()\nh = h + v.clone()"),
     "double": Part("h = h.double().tanh().float()"),
     "view": Part("v = h.t(); h = (v + 1).t().contiguous()"),
     "returns_view": Part("h = h.view(-1).view(h.shape)"),
@@ -197,6 +198,14 @@ BETWEEN: dict[str, str] = {
         "with torch.autocast('cpu', torch.float16): h = ls[{j} - 1](h).float()"
     ),
     "autocast_kept_call": "with torch.autocast('cpu', torch.bfloat16, True, True): h = ls[{j} - 1](ls[{j}](h)).float()",
+    # The result of a layer, changed in place: other layers return what they return.
+    "result_detached": "h.detach_()",
+    "result_requires_grad": "h.requires_grad_()",
+    "result_transposed": "h.t_(); h = h.t().contiguous()",
+    "result_unsqueezed": "h.unsqueeze_(0); h = h.squeeze(0)",
+    "result_written": "h.mul_(s.w)",
+    "asks_of_a_result": "h = h * (2 if h.requires_grad else 3) * (5 if h.is_leaf else 7)",
+    "compares_lengths": "h = h * (2 if ls[{j}].kept.size(0) == h.size(0) else 3)",
     "eval": "ls[{j}].training = False",
     "weight": "h = h + ls[{j}].lin.weight.sum()",
     "write_weight": "with torch.no_grad(): ls[{j}].lin.weight.mul_(0.5)",

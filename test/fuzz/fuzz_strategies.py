@@ -52,6 +52,7 @@ _NEEDS = {
     "tie_kept": "grows",
     "kept_requires_grad": "kept",
     "kept_view": "grows_and_asks",
+    "compares_lengths": "kept",
     "eval": "training",
     "whole_eval": "training",
     "write_buffer": "asks_requires_grad",

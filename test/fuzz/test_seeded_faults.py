@@ -1,4 +1,4 @@
-"""The fuzzer can fail: it finds each of eight faults within a number of programs.  Runs with REGIONS_SEEDED_FAULTS=1."""
+"""The fuzzer can fail: it finds each of these faults within a number of programs.  Runs with REGIONS_SEEDED_FAULTS=1."""
 
 import os
 

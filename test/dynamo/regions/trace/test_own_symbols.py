@@ -330,16 +330,19 @@ class NamedLayer(Layer):
         return x + self.second(((self.first(x).tanh() @ kept.t()).sin() + mask) @ kept)
 
 
+@pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("name", ["kept", "k", "cache", "past", "kv"])
-def test_which_of_two_equal_symbols_is_left_is_no_difference(name):
+def test_which_of_two_equal_symbols_is_left_is_no_difference(name, verify):
     model = Model("attends")
     model.layers = nn.ModuleList(NamedLayer(name, k) for k in range(LAYERS))
     program, _ = _compiled(model)
-    with torch._dynamo.config.patch(verify_region_reuse=True):
+    with torch._dynamo.config.patch(verify_region_reuse=verify):
         for length in (6, 7):
             counters.clear()
+            forget_outcomes()
             for k, layer in enumerate(model.layers):
                 setattr(layer, name, torch.linspace(k, 1, length * 4).view(length, 4))
             mask = torch.ones(length)
             _same(program(X, mask), model(X, mask))
-    assert counters["regions"]["verified"]
+    assert counters["regions"]["verified" if verify else "reused"]
+    assert RegionInlineReason.OWN_SIZES not in [outcome.reason for outcome in outcomes_of("NamedLayer")]

@@ -215,7 +215,8 @@ class Replacement:
         Example values are made anew, so that values of two calls share no memory.
         """
         stands_for: dict[Node, Node] = dict(zip(self.operands, stamp.operands, strict=True))
-        values = _Values({**stands_for, **stamp.results}, stamp.symbols)
+        # The results first: the frame may have given one another memory, also that of an operand.
+        values = _Values({**stamp.results, **stands_for}, stamp.symbols)
         given = {node: given_name(result) for node, result in stamp.results.items()}
         with graph.inserting_before(stamp.node):
             for step in self.steps:

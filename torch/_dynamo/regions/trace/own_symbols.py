@@ -12,10 +12,10 @@ Then tracing would decide everything as the traced call did, since the shape env
 symbol when its call began. A symbol that the frame knows maps to itself. The other call's symbols get the guards that
 tracing the call made of the traced call's symbols.
 
-A body is compiled for sizes of one name. If the shape environment came to hold the own symbols to be expressions of
-symbols that all calls have (all layers add one mask, so they have one length), the calls share the body. Otherwise the
-stamp becomes operators again at the end of the frame (``StampedCall.symbols``): the call is not traced, and the search
-finds the operators around those that have the symbols.
+A body is compiled for sizes of one name. If the shape environment came to hold each symbol and the one that it stands
+for to be equal (all layers add one mask, so they have one length), the calls share the body. Otherwise the stamp
+becomes operators again at the end of the frame (``StampedCall.symbols``): the call is not traced, and the search finds
+the operators around those that have the symbols.
 """
 
 from __future__ import annotations
@@ -196,9 +196,9 @@ class SymbolMap:
         return {old: new for old, new in self._new.items() if old != new}
 
     def moved(self) -> dict[Any, Any]:
-        """``all_moved``; empty if the shape environment holds them all to be expressions of symbols of both calls."""
-        moved = self.all_moved()
-        return moved if any(not moved.keys().isdisjoint(end.free_symbols) for end in self._ends.values()) else {}
+        """``all_moved``, without symbols that are one by now.  To be asked when ``guards`` have been made."""
+        now = self._tx.output.shape_env.replace
+        return {old: new for old, new in self.all_moved().items() if now(old) != now(new)}
 
     def symbol(self, old: Any) -> Any:
         """The symbol of this call that stands for ``old``."""
