@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import compiling, has_regions
+from torch._functorch._aot_autograd.region_aliases import follow_operands
 from torch._functorch._aot_autograd.region_seeds import (
     draws,
     give_seeds,
@@ -87,6 +88,9 @@ def _recursive_joint_graph_passes(
     # See Note [A body is given its seeds]
     is_body = is_joint_body(gm)
     gm = run_passes(gm, skip_invoke_subgraph, input_device)
+    if is_body or _calls_regions(gm):
+        # See Note [What a partitioned region returns]
+        follow_operands(gm)
     for _, name, body in calls_with_bodies(gm):
         if skip_invoke_subgraph and not name.startswith("partitioned_") and draws(body):
             # The partitioner was not given this body, through which no gradient flows.

@@ -63,6 +63,71 @@ def test_a_saved_result_is_not_donated() -> None:
     check(f, leaf(4))
 
 
+# Passes on the joint graph remove copies, and the partitioner makes one value of equal ones. What a body has saved of such
+# an operand is a view of what is left.
+
+
+def _halves(k, w):
+    y = (k @ w).sin() * 0.5 + 1
+    return y.tanh() * 2 - 0.1
+
+
+def _of_a_copy_of_an_input(layer, x, w):
+    k = x.clone()
+    for _ in range(3):
+        k = layer(k, w)
+    return k
+
+
+def _of_a_copy_of_a_result(layer, x, w):
+    a = x.sin()
+    k = a.clone()
+    for _ in range(3):
+        k = layer(k, w)
+    return a, k
+
+
+def _of_a_copy_of_a_value_that_another_body_saves(layer, x, w):
+    a = layer(x, w)
+    return layer(a, w) + layer(a.clone(), w)
+
+
+def _of_equal_values(layer, x, w):
+    return sum(layer(x.sin(), w) * (i + 1) for i in range(4))
+
+
+def _of_equal_copies(layer, x, w):
+    a = x.sin()
+    return sum(layer(a.clone(), w) * (i + 1) for i in range(4)), a
+
+
+def _of_equal_copies_in_a_body(layer, x, w):
+    @region
+    def outer(x, w):
+        a = x.sin()
+        return layer(a.clone(), w) + layer(a * 1, w) + layer(x.sin(), w)
+
+    return outer(outer(x, w), w)
+
+
+@pytest.mark.parametrize("way", ["mark", "flag"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        _of_a_copy_of_an_input,
+        _of_a_copy_of_a_result,
+        _of_a_copy_of_a_value_that_another_body_saves,
+        _of_equal_values,
+        _of_equal_copies,
+        _of_equal_copies_in_a_body,
+    ],
+)
+def test_a_saved_view_of_an_operand_that_a_pass_replaces_is_not_donated(program, way) -> None:
+    layer = region(_halves) if way == "mark" else _halves
+    with torch._dynamo.config.patch(use_graph_deduplication=way == "flag"):
+        check(lambda x, w: program(layer, x, w), leaf(4, 4), leaf(4, 4))
+
+
 # 3. Several outputs of a body live in one buffer.
 
 

@@ -12,6 +12,10 @@ So, for each call separately:
 - an output that is returned twice becomes one value, in the graph itself;
 - an output that is a view of either gets a fake tensor on that storage;
 - any other output gets a fake tensor with a storage of its own, so it is donated if flat would donate it.
+
+The passes that Inductor runs on the joint graph remove copies (``remove_noop_ops``): an operand that was a clone may be
+an input of the graph by then, or what the user gets. And the partitioner makes one value of equal ones. So after these
+passes, outputs that are views of an operand follow it (``follow_operands``); in a body, all views do.
 """
 
 from __future__ import annotations
@@ -21,10 +25,16 @@ from typing import Any
 
 import torch
 from torch._dynamo.regions.options import verifying
+from torch._functorch import config
+from torch._functorch.compile_utils import fx_graph_cse
 from torch._higher_order_ops.region_metadata import calls_with_bodies, on_storage, without_guards
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+
+# Calls, and what they return.
+_OF_CALLS = (torch.ops.higher_order.invoke_subgraph, operator.getitem)
 
 
 def _val(node: Any) -> FakeTensor | None:
@@ -72,6 +82,31 @@ class _Call:
                     vals[i] = self._describe(i, like, known)
         self.node.meta["val"] = tuple(vals)
 
+    def follow_operands(self) -> None:
+        """Gives the results that are views of an operand the storage that the operand has by now."""
+        known = {
+            _storage(a): (a, b)
+            for inner, outer in zip(self.inputs, self.operands)
+            if (a := _val(inner)) is not None and (b := _val(outer)) is not None
+        }
+        for i, output in enumerate(self.outputs):
+            like = _val(output)
+            pair = known.get(_storage(like)) if like is not None else None
+            for item in self.items.get(i, ()) if pair is not None else ():
+                val = _val(item)
+                if like is not None and pair is not None and val is not None and _storage(val) != _storage(pair[1]):
+                    mode = like.fake_mode
+                    with in_kernel_invocation_manager(mode), without_guards(mode):
+                        item.meta["val"] = self._view(like, *pair)
+
+    @staticmethod
+    def _view(like: FakeTensor, inner: FakeTensor, outer: FakeTensor) -> FakeTensor:
+        """``like``, which is on the storage of ``inner``, on that of ``outer``."""
+        offset = like.storage_offset() - inner.storage_offset() + outer.storage_offset()
+        # A fake tensor from the operator cache has lost its offset.
+        known = isinstance(offset, torch.SymInt) or offset >= 0
+        return on_storage(like.fake_mode, like, outer, offset if known else like.storage_offset())
+
     def _describe(self, i: int, like: FakeTensor, known: dict[int, tuple[FakeTensor, FakeTensor]]) -> FakeTensor:
         items = self.items.get(i, [])
         pair = known.get(_storage(like))
@@ -81,11 +116,7 @@ class _Call:
         elif any(_val(item) is pair[1] for item in items):
             val = pair[1]
         else:
-            inner, outer = pair
-            offset = like.storage_offset() - inner.storage_offset() + outer.storage_offset()
-            # A fake tensor from the operator cache has lost its offset.
-            known_offset = isinstance(offset, torch.SymInt) or offset >= 0
-            val = on_storage(like.fake_mode, like, outer, offset if known_offset else like.storage_offset())
+            val = self._view(like, *pair)
         for item in items:
             if _val(item) is like:
                 item.meta["val"] = val
@@ -124,3 +155,54 @@ def say_aliases_of_regions(gm: GraphModule) -> None:
         if verifying():
             gm.graph.lint()
         gm.recompile()
+
+
+def _has_twins(graph: Graph) -> bool:
+    """Whether two operators of ``graph``, other than calls and what they return, are the same on the same operands."""
+    seen = set()
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target in _OF_CALLS:
+            continue
+        key = node.target, repr(node.args), repr(node.kwargs)
+        if key in seen:
+            return True
+        seen.add(key)
+    return False
+
+
+def _on_storage_of(outer: FakeTensor, like: FakeTensor) -> FakeTensor:
+    if _storage(like) == _storage(outer):
+        return like
+    with in_kernel_invocation_manager(like.fake_mode), without_guards(like.fake_mode):
+        return on_storage(like.fake_mode, like, outer, like.storage_offset())
+
+
+def _follow_base(node: Node) -> None:
+    """Gives the result of an operator that makes views the storage that the viewed operand has by now."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    arguments = zip(node.args, node.target._schema.arguments)
+    viewed = next((a for a, said in arguments if said.alias_info is not None and not said.alias_info.is_write), None)
+    if (outer := _val(viewed)) is None:
+        return
+    if (val := _val(node)) is not None:
+        node.meta["val"] = _on_storage_of(outer, val)
+    for part in node.users if isinstance(node.meta.get("val"), (list, tuple)) else ():
+        if part.target is operator.getitem and (val := _val(part)) is not None:
+            part.meta["val"] = _on_storage_of(outer, val)
+
+
+def follow_operands(gm: GraphModule) -> None:
+    """Corrects the storages of fake tensors in `gm` that are views, after passes that replace operands.
+
+    `gm`: a graph that calls partitioned bodies, or the joint graph of a body.
+    """
+    if config.cse and _has_twins(gm.graph) and any(calls_with_bodies(gm, "partitioned_")):
+        # The partitioner would do it next, and make one operand of two.
+        gm.graph = fx_graph_cse(gm.graph)
+    calls = {call: body for call, _, body in calls_with_bodies(gm, "partitioned_")}
+    for node in gm.graph.nodes:
+        if node in calls:
+            _Call(node, calls[node]).follow_operands()
+        else:
+            _follow_base(node)
