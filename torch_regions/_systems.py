@@ -220,13 +220,19 @@ SYSTEMS = (
         ("dynamo/", "dynamo/regions/test_facts"),
     ),
     System(
-        "Calls with missing gradients, and with DTensors",
-        "A result without a gradient leaves what leads to it out of the backward, as in the flat program. A call that "
-        "takes DTensors is one on local tensors below autograd, which records it on DTensors.",
-        ("torch._higher_order_ops.missing_gradients", "torch._higher_order_ops.region_dtensors"),
+        "Calls with missing gradients, under autocast, and with DTensors",
+        "A result without a gradient leaves what leads to it out of the backward, as in the flat program. A body runs "
+        "under the autocast of its calls. A call that takes DTensors is one on local tensors below autograd, which "
+        "records it on DTensors.",
+        (
+            "torch._higher_order_ops.missing_gradients",
+            "torch._higher_order_ops.region_autocast",
+            "torch._higher_order_ops.region_dtensors",
+        ),
         (
             "dynamo/regions/trace/test_dtensors",
             "higher_order_ops/test_missing_gradients",
+            "higher_order_ops/test_region_autocast",
             "higher_order_ops/test_region_dtensors",
         ),
     ),
