@@ -205,6 +205,9 @@ BETWEEN: dict[str, str] = {
     "result_unsqueezed": "h.unsqueeze_(0); h = h.squeeze(0)",
     "result_written": "h.mul_(s.w)",
     "asks_of_a_result": "h = h * (2 if h.requires_grad else 3) * (5 if h.is_leaf else 7)",
+    # Passes of the backend remove copies, and make one value of equal ones.
+    "copied": "h = h.clone()",
+    "copies": "h = ls[{j}](h.clone()) + ls[{j}](h.clone())",
     "compares_lengths": "h = h * (2 if ls[{j}].kept.size(0) == h.size(0) else 3)",
     "eval": "ls[{j}].training = False",
     "weight": "h = h + ls[{j}].lin.weight.sum()",
