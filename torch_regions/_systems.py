@@ -220,7 +220,7 @@ SYSTEMS = (
         ("dynamo/", "dynamo/regions/test_facts"),
     ),
     System(
-        "Calls with missing gradients, under autocast, and with DTensors",
+        "Calls with missing gradients, autocast and DTensors",
         "A result without a gradient leaves what leads to it out of the backward, as in the flat program. A body runs "
         "under the autocast of its calls. A call that takes DTensors is one on local tensors below autograd, which "
         "records it on DTensors.",

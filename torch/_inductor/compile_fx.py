@@ -88,9 +88,6 @@ def _recursive_joint_graph_passes(
     # See Note [A body is given its seeds]
     is_body = is_joint_body(gm)
     gm = run_passes(gm, skip_invoke_subgraph, input_device)
-    if is_body or _calls_regions(gm):
-        # See Note [What a partitioned region returns]
-        follow_operands(gm)
     for _, name, body in calls_with_bodies(gm):
         if skip_invoke_subgraph and not name.startswith("partitioned_") and draws(body):
             # The partitioner was not given this body, through which no gradient flows.
@@ -101,4 +98,7 @@ def _recursive_joint_graph_passes(
     merge_seeds(gm)
     if is_body:
         take_seeds(gm)
+    if is_body or _calls_regions(gm):
+        # See Note [What a partitioned region returns]. Last: equal operators that make seeds are no equal values.
+        follow_operands(gm)
     return gm
