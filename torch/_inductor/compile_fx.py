@@ -98,7 +98,7 @@ def _recursive_joint_graph_passes(
     merge_seeds(gm)
     if is_body:
         take_seeds(gm)
-    if is_body or _calls_regions(gm):
+    if is_body or any(calls_with_bodies(gm, "partitioned_")):
         # See Note [What a partitioned region returns]. Last: equal operators that make seeds are no equal values.
         follow_operands(gm)
     return gm

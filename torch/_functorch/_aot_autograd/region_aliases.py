@@ -63,10 +63,7 @@ class _Call:
         self._merge_equal_outputs()
         vals = list(self.node.meta["val"])
         # storage in the body -> a tensor on it in the body, and its counterpart in the graph around the call
-        known: dict[int, tuple[FakeTensor, FakeTensor]] = {}
-        for inner, outer in zip(self.inputs, self.operands):
-            if (a := _val(inner)) is not None and (b := _val(outer)) is not None:
-                known.setdefault(_storage(a), (a, b))
+        known = self._known_by_operands()
         for i, output in enumerate(self.outputs):
             # A value that the tracer already used in the graph around the call keeps its storage.
             a = _val(output)
@@ -82,21 +79,22 @@ class _Call:
                     vals[i] = self._describe(i, like, known)
         self.node.meta["val"] = tuple(vals)
 
+    def _known_by_operands(self) -> dict[int, tuple[FakeTensor, FakeTensor]]:
+        known: dict[int, tuple[FakeTensor, FakeTensor]] = {}
+        for inner, outer in zip(self.inputs, self.operands):
+            if (a := _val(inner)) is not None and (b := _val(outer)) is not None:
+                known.setdefault(_storage(a), (a, b))
+        return known
+
     def follow_operands(self) -> None:
         """Gives the results that are views of an operand the storage that the operand has by now."""
-        known = {
-            _storage(a): (a, b)
-            for inner, outer in zip(self.inputs, self.operands)
-            if (a := _val(inner)) is not None and (b := _val(outer)) is not None
-        }
+        known = self._known_by_operands()
         for i, output in enumerate(self.outputs):
-            like = _val(output)
-            pair = known.get(_storage(like)) if like is not None else None
-            for item in self.items.get(i, ()) if pair is not None else ():
-                val = _val(item)
-                if like is not None and pair is not None and val is not None and _storage(val) != _storage(pair[1]):
-                    mode = like.fake_mode
-                    with in_kernel_invocation_manager(mode), without_guards(mode):
+            if (like := _val(output)) is None or (pair := known.get(_storage(like))) is None:
+                continue
+            for item in self.items.get(i, ()):
+                if (val := _val(item)) is not None and _storage(val) != _storage(pair[1]):
+                    with in_kernel_invocation_manager(like.fake_mode), without_guards(like.fake_mode):
                         item.meta["val"] = self._view(like, *pair)
 
     @staticmethod
@@ -197,7 +195,7 @@ def follow_operands(gm: GraphModule) -> None:
 
     `gm`: a graph that calls partitioned bodies, or the joint graph of a body.
     """
-    if config.cse and _has_twins(gm.graph) and any(calls_with_bodies(gm, "partitioned_")):
+    if config.cse and any(calls_with_bodies(gm, "partitioned_")) and _has_twins(gm.graph):
         # The partitioner would do it next, and make one operand of two.
         gm.graph = fx_graph_cse(gm.graph)
     calls = {call: body for call, _, body in calls_with_bodies(gm, "partitioned_")}

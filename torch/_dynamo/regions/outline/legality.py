@@ -122,7 +122,7 @@ def reads_inference_tensors(view: GraphView) -> set[int]:
             entered = [each for each in entered if each is not node.args[0]]
         elif entered and entered[-1].args[0]:
             made.add(i)
-        elif read := made.intersection(view.operands[i]):
+        elif made and (read := made.intersection(view.operands[i])):
             found.add(i)
             if any(not set(view.storages_at(i)).isdisjoint(view.storages_at(k)) for k in read):
                 made.add(i)
