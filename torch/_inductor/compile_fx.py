@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._dynamo.regions.stack_room import call_with_room
 from torch._dynamo.regions.switch import compiling, has_regions
-from torch._functorch._aot_autograd.region_aliases import follow_operands
+from torch._functorch._aot_autograd.region_aliases import follow_operands, follow_operands_in_all
 from torch._functorch._aot_autograd.region_seeds import (
     draws,
     give_seeds,
@@ -32,6 +32,7 @@ from torch._inductor.cpu_vec_isa import ask_early
 from torch._inductor.regions import lowering as _lowering_of_calls  # noqa: F401 -- it registers itself
 from torch._inductor.utils import InputType
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 
 from torch_regions.overlay import replaces, stock
@@ -98,7 +99,19 @@ def _recursive_joint_graph_passes(
     merge_seeds(gm)
     if is_body:
         take_seeds(gm)
-    if is_body or any(calls_with_bodies(gm, "partitioned_")):
+    if has_regions():
         # See Note [What a partitioned region returns]. Last: equal operators that make seeds are no equal values.
-        follow_operands(gm)
+        follow_operands(gm, partitioned_next=is_body or (skip_invoke_subgraph and has_calls(gm.graph)))
     return gm
+
+
+@replaces
+def fake_tensor_prop(
+    gm: GraphModule, example_inputs: Sequence[InputType], force_allow_non_fake_inputs: bool = False
+) -> FakeTensorMode:
+    propagate = stock("torch._inductor.compile_fx:fake_tensor_prop")
+    mode = propagate(gm, example_inputs, force_allow_non_fake_inputs)
+    if has_regions():
+        # See Note [What a partitioned region returns]
+        follow_operands_in_all(gm)
+    return mode  # type: ignore[no-any-return]

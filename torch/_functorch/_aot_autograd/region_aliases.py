@@ -13,9 +13,11 @@ So, for each call separately:
 - an output that is a view of either gets a fake tensor on that storage;
 - any other output gets a fake tensor with a storage of its own, so it is donated if flat would donate it.
 
-The passes that Inductor runs on the joint graph remove copies (``remove_noop_ops``): an operand that was a clone may be
-an input of the graph by then, or what the user gets. And the partitioner makes one value of equal ones. So after these
-passes, outputs that are views of an operand follow it (``follow_operands``); in a body, all views do.
+The passes that Inductor runs on the joint graph remove copies (``remove_noop_ops``, ``remove_no_ops``): an operand that
+was a clone may be an input of the graph by then, or what the user gets, and what a body returns may be its operand. And
+the partitioner makes one value of equal ones. So after these passes, the results of each call are what its body returns
+by then, and those that are views of an operand follow it (``follow_operands``). In a body, all views do. This holds for
+bodies through which no gradient flows too: the graph around their calls may save what they return, or write to it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import torch
 from torch._dynamo.regions.options import verifying
 from torch._functorch import config
 from torch._functorch.compile_utils import fx_graph_cse
-from torch._higher_order_ops.region_metadata import calls_with_bodies, on_storage, without_guards
+from torch._higher_order_ops.region_metadata import calls_with_bodies, has_calls, on_storage, without_guards
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -86,16 +88,24 @@ class _Call:
                 known.setdefault(_storage(a), (a, b))
         return known
 
-    def follow_operands(self) -> None:
-        """Gives the results that are views of an operand the storage that the operand has by now."""
+    def follow_operands(self) -> bool:
+        """Gives the results that are views of an operand, or of one another, the storage that this has by now.
+
+        Returns whether it has changed the graph.
+        """
+        changed = self._merge_equal_outputs()
         known = self._known_by_operands()
         for i, output in enumerate(self.outputs):
-            if (like := _val(output)) is None or (pair := known.get(_storage(like))) is None:
+            if (like := _val(output)) is None:
                 continue
             for item in self.items.get(i, ()):
-                if (val := _val(item)) is not None and _storage(val) != _storage(pair[1]):
+                if (val := _val(item)) is None:
+                    continue
+                pair = known.setdefault(_storage(like), (like, val))
+                if _storage(val) != _storage(pair[1]):
                     with in_kernel_invocation_manager(like.fake_mode), without_guards(like.fake_mode):
                         item.meta["val"] = self._view(like, *pair)
+        return changed
 
     @staticmethod
     def _view(like: FakeTensor, inner: FakeTensor, outer: FakeTensor) -> FakeTensor:
@@ -120,27 +130,31 @@ class _Call:
                 item.meta["val"] = val
         return val
 
-    def _merge_equal_outputs(self) -> None:
+    def _merge_equal_outputs(self) -> bool:
         first: dict[Node, int] = {}
+        changed = False
         for i, output in enumerate(self.outputs):
             if not isinstance(output, Node):
                 continue
             if output in self.inputs:
-                self._replace(i, self.operands[self.inputs.index(output)])
+                changed |= self._replace(i, self.operands[self.inputs.index(output)])
             elif output in first:
                 same = self.items.get(first[output])
                 if same:
                     self.node.append(same[0])
-                    self._replace(i, same[0])
+                    changed |= self._replace(i, same[0])
                 elif i in self.items:
                     first[output] = i
             else:
                 first[output] = i
+        return changed
 
-    def _replace(self, i: int, value: Any) -> None:
-        for item in self.items.pop(i, []):
+    def _replace(self, i: int, value: Any) -> bool:
+        items = self.items.pop(i, [])
+        for item in items:
             item.replace_all_uses_with(value)
             item.graph.erase_node(item)
+        return bool(items)
 
 
 def say_aliases_of_regions(gm: GraphModule) -> None:
@@ -190,17 +204,38 @@ def _follow_base(node: Node) -> None:
             part.meta["val"] = _on_storage_of(outer, val)
 
 
-def follow_operands(gm: GraphModule) -> None:
-    """Corrects the storages of fake tensors in `gm` that are views, after passes that replace operands.
-
-    `gm`: a graph that calls partitioned bodies, or the joint graph of a body.
-    """
-    if config.cse and any(calls_with_bodies(gm, "partitioned_")) and _has_twins(gm.graph):
-        # The partitioner would do it next, and make one operand of two.
-        gm.graph = fx_graph_cse(gm.graph)
-    calls = {call: body for call, _, body in calls_with_bodies(gm, "partitioned_")}
-    for node in gm.graph.nodes:
+def _follow(gm: GraphModule) -> None:
+    calls = {call: body for call, _, body in calls_with_bodies(gm)}
+    changed = False
+    for node in list(gm.graph.nodes):
         if node in calls:
-            _Call(node, calls[node]).follow_operands()
+            changed |= _Call(node, calls[node]).follow_operands()
         else:
             _follow_base(node)
+    if changed:
+        gm.recompile()
+
+
+def follow_operands(gm: GraphModule, *, partitioned_next: bool) -> None:
+    """Corrects the storages of fake tensors in `gm` that are views, after passes that replace operands and results.
+
+    `gm`: the graph of a program with regions, or a body; the bodies that it calls were given here before.
+    """
+    if partitioned_next and config.cse and _has_twins(gm.graph):
+        # The partitioner would do it next, and make one operand of two.
+        gm.graph = fx_graph_cse(gm.graph)
+    _follow(gm)
+
+
+def follow_operands_in_all(gm: GraphModule, seen: set[GraphModule] | None = None) -> None:
+    """The same for `gm` and its bodies, after their fake tensors were made anew.
+
+    Stock runs a body on copies of the operands' fake tensors. A view of an operand is on the copy's storage then.
+    """
+    seen = set() if seen is None else seen
+    for _, _, body in calls_with_bodies(gm):
+        if body not in seen:
+            seen.add(body)
+            follow_operands_in_all(body, seen)
+    if has_calls(gm.graph):
+        _follow(gm)
