@@ -30,9 +30,10 @@ from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import DICTS, bound_to, settled
 from torch._dynamo.regions.trace.deferred import Deferred, DeferredConstant, DeferredList
 from torch._dynamo.regions.trace.own_symbols import symbols_so_far
-from torch._dynamo.regions.trace.state import has_grad_fn
-from torch._dynamo.regions.trace.substitution import bare, resolver
+from torch._dynamo.regions.trace.state import has_grad_fn, source_of_value
+from torch._dynamo.regions.trace.substitution import SourceSubstitution, bare, resolver, root_of
 from torch._dynamo.source import AttrSource
+from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import (
     FunctoolsPartialVariable,
@@ -44,6 +45,7 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import ListVariable, SizeVariable, SliceVariable, TupleVariable
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+from torch._guards import ChainedSource
 
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class Arguments:
         # The key leaves these out; see Note [A constant is read when the program asks for its value].
         self.held = held
         self.lists: list[DeferredList] = []
-        # id of a tracker, or of a proxy's node -> its number in the order of first occurrence.
+        # id of a tracker, of a proxy's node or of an example value -> its number in the order of first occurrence.
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
         # Entries are limited for each of these: the code of a Python function, or the class of a callable.
@@ -103,7 +105,8 @@ class Arguments:
 
     def _walk(self, tracker: VariableTracker) -> Hashable:
         if type(tracker) is TensorVariable:  # most are
-            self.leaves.append(Leaf(tracker, () if tracker.source is None else (bare(tracker.source),)))
+            source = tracker.source or source_of_value(tracker.proxy)
+            self.leaves.append(Leaf(tracker, () if source is None else (bare(source),)))
             return self._tensor(tracker)
         if issubclass(type(tracker), Deferred):
             if type(tracker) is DeferredList and tracker.deferred is None:
@@ -184,7 +187,8 @@ class Arguments:
         storages = [self._storages.setdefault(s, len(self._storages)) for s in value_storages(value)]
         return (
             tracker.class_type,  # a Parameter is no plain tensor to isinstance
-            self._number(tracker.proxy.node),
+            # The program's ``is`` asks for the value: ``x.contiguous()`` may be ``x``.
+            (self._number(tracker.proxy.node), self._number(value)),
             tuple(storages),  # views of one storage
             self._keyed(tensor_key, value),
             hidden_key(value),
@@ -246,3 +250,40 @@ class Arguments:
             return key(value)
         except Unkeyable as e:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_ARGUMENT, str(e)) from None
+
+
+def substitution_for(arguments: Arguments, condition: Any) -> SourceSubstitution:
+    """From the sources of a traced call's arguments, whose key is equal, to those of ``arguments``.
+
+    Raises CannotReuse if an argument has sources or has none where the traced call's tells of more than its key.
+    """
+    roots: dict[Source, Source] = {}
+    if len(arguments.leaves) != len(condition.leaf_sources):  # the user gave both one key
+        raise CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER, "as many of them as in the earlier call")
+    for olds, leaf in zip(condition.leaf_sources, arguments.leaves, strict=True):
+        if leaf.sources and not olds and type(leaf.tracker.unwrap()) not in (ConstantVariable, SymNodeVariable):
+            # The frame made the earlier one. This one may have attributes, or be an object that the call also reads.
+            raise CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER, f"{leaf.sources[0].name} is no value of the frame's")
+        for i, old in enumerate(olds):
+            if i < len(leaf.sources):
+                new = leaf.sources[i]
+            elif _needs_source(condition, old):
+                raise CannotReuse(ReuseMissReason.NO_SOURCE, old.name)
+            else:
+                continue  # the fingerprint holds all that is known of the old argument
+            if roots.setdefault(old, new) != new:
+                raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, old.name)
+    for old in condition.fixed:
+        base = old.base if isinstance(old, ChainedSource) else None
+        above = root_of(base, roots) if base is not None else None
+        expected = SourceSubstitution({above: roots[above]})(old) if above is not None else old
+        if roots.get(old) != expected:
+            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, f"{old.name} is reached by another path too")
+    return SourceSubstitution(roots)
+
+
+def _needs_source(condition: Any, root: Source) -> bool:
+    """Whether the entry knows more of the argument at ``root`` than the fingerprint holds."""
+    if any(fact.source == root for fact in condition.facts) or root in condition.ties:
+        return True
+    return any(s != root and root_of(s, (root,)) for s in (*condition.sources, *condition.unmoved.values()))

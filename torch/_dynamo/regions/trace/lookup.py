@@ -38,7 +38,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissRea
 from torch._dynamo.regions.trace.built import check_built
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, unlike_text, value_of
-from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.fingerprint import Arguments, substitution_for
 from torch._dynamo.regions.trace.floats import check_floats
 from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
 from torch._dynamo.regions.trace.module_hooks import SAY_MORE, hold_for_numbers, joined, with_numbers
@@ -54,11 +54,10 @@ from torch._dynamo.regions.trace.substitution import (
     SourceBinding,
     SourceSubstitution,
     resolver,
-    root_of,
 )
 from torch._dynamo.source import TypeDictSource
 from torch._dynamo.variables.misc import CellVariable
-from torch._guards import ChainedSource, InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
+from torch._guards import InvokeSubgraphReuseEntry, Source
 
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def find(
     why = CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER)
     for entry in entries:
         try:
-            substitution = _substitution(arguments, entry.condition)
+            substitution = substitution_for(arguments, entry.condition)
             indexed = _check_deferred(tx, arguments, entry, substitution, resolve)
             actions = GuardActions(tx, substitution, resolve)
             bindings = _follow(entry.condition, actions)
@@ -349,36 +348,6 @@ def to_be_tracked(match: Match) -> list[SourceBinding]:
         match.bindings[index] for index, _, tracked in checks.installs if tracked and index not in checks.aliases
     )
     return [binding for binding in bindings if binding.action is GuardAction.REINSTALL]
-
-
-def _substitution(arguments: Arguments, condition: InvokeSubgraphReuseCondition) -> SourceSubstitution:
-    roots: dict[Source, Source] = {}
-    if len(arguments.leaves) != len(condition.leaf_sources):  # the user gave both one key
-        raise CannotReuse(ReuseMissReason.ARGUMENTS_DIFFER, "as many of them as in the earlier call")
-    for olds, leaf in zip(condition.leaf_sources, arguments.leaves, strict=True):
-        for i, old in enumerate(olds):
-            if i < len(leaf.sources):
-                new = leaf.sources[i]
-            elif _needs_source(condition, old):
-                raise CannotReuse(ReuseMissReason.NO_SOURCE, old.name)
-            else:
-                continue  # the fingerprint holds all that is known of the old argument
-            if roots.setdefault(old, new) != new:
-                raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, old.name)
-    for old in condition.fixed:  # type: ignore[attr-defined]
-        base = old.base if isinstance(old, ChainedSource) else None
-        above = root_of(base, roots) if base is not None else None
-        expected = SourceSubstitution({above: roots[above]})(old) if above is not None else old
-        if roots.get(old) != expected:
-            raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, f"{old.name} is reached by another path too")
-    return SourceSubstitution(roots)
-
-
-def _needs_source(condition: Any, root: Source) -> bool:
-    """Whether the entry knows more of the argument at ``root`` than the fingerprint holds."""
-    if any(fact.source == root for fact in condition.facts) or root in condition.ties:
-        return True
-    return any(s != root and root_of(s, (root,)) for s in (*condition.sources, *condition.unmoved.values()))
 
 
 def _check_identities(

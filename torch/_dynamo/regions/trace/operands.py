@@ -181,15 +181,15 @@ def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
 
 
 def sharing(nodes: list[Node]) -> Hashable:
-    """A key that tells which of ``nodes`` are the same, and which share a storage."""
+    """A key that tells which of ``nodes`` are the same, which are one tensor to the program, and which share a storage."""
     number: dict[Any, int] = {}
-    return tuple(
-        (
-            number.setdefault(node, len(number)),
-            tuple(number.setdefault(s, len(number)) for s in value_storages(node.meta.get("example_value"))),
-        )
-        for node in nodes
-    )
+    found = []
+    for node in nodes:
+        value = node.meta.get("example_value")
+        tensor = ("tensor", id(value)) if isinstance(value, torch.Tensor) else None
+        names = (node, tensor, *value_storages(value))
+        found.append(tuple(number.setdefault(name, len(number)) for name in names))
+    return tuple(found)
 
 
 def name_of(tracker: VariableTracker) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
@@ -77,3 +78,25 @@ def cells_of(sources: Iterable[Source], resolve: Resolver) -> Iterator[Source]:
             value, source = value.__func__, AttrSource(source, "__func__")
         if type(value) is types.FunctionType:
             yield from (GetItemSource(ClosureSource(source), i) for i in range(len(value.__closure__ or ())))
+
+
+def source_of_value(proxy: torch.fx.Proxy) -> Source | None:
+    """The source of the tensor that ``proxy`` stands for, if it is an input of the graph that operators gave back.
+
+    ``x.contiguous()`` and ``x.to(x.dtype)`` may be ``x``, for the program's ``is`` too.
+    """
+    tracer: Any = proxy.tracer
+    node = proxy.node
+    value = node.meta.get("example_value")
+    while True:
+        if node.op == "placeholder":
+            around = next((outer for outer, inner in tracer.lifted_freevars.items() if inner.node is node), None)
+            if around is None:
+                return getattr(node.meta.get("grapharg"), "source", None)
+            tracer, node = around.tracer, around.node
+            continue
+        call = node.args[0] if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node) else node
+        same = next((given for given in call.all_input_nodes if given.meta.get("example_value") is value), None)
+        if same is None:
+            return None
+        node = same
