@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from testing.marked_cases import Cases, check_case, ways
+from torch._dynamo.testing import CompileCounter
 
 
 pytestmark = pytest.mark.usefixtures("bodies")
@@ -124,3 +125,37 @@ def a_region_only_has_effects(mark):
 @pytest.mark.parametrize("name", cases)
 def test_a_mark_changes_nothing(name, backend, fullgraph, training):
     check_case(cases[name], backend, fullgraph, training)
+
+
+@pytest.mark.parametrize("kind", [float, torch.tensor])
+@pytest.mark.parametrize("mark", [True, False], ids=["mark", "flag"])
+def test_a_value_that_is_only_moved_has_no_guard(kind, mark):
+    """To store an attribute's value in a cell, which a later layer overwrites, realized the value, and guarded it."""
+
+    def make():
+        before = last = None
+
+        def forward(self, x):
+            nonlocal before, last
+            y = self.b(self.a(x).tanh())
+            before, last = last, self.scale
+            return x + y
+
+        return torch.compiler.nested_compile_region(forward) if mark else forward
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.scale = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), kind(1.0)
+
+    Layer.forward = make()
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    model = torch.nn.Sequential(*(Layer() for _ in range(5)))
+    with torch._dynamo.config.patch(use_graph_deduplication=not mark), torch.no_grad():
+        compiled = torch.compile(model, backend=counter)
+        compiled(torch.ones(2, 4))
+        for layer in model[:3]:
+            layer.scale = kind(2.0)
+        compiled(torch.ones(2, 4))
+    assert counter.frame_count == 1

@@ -85,7 +85,7 @@ def _stores(
         # A global or a cell has one name only, which the call has bound, maybe to the same value as before.
         if before.get(name) is value and not isinstance(tracker, (NewGlobalVariable, CellVariable)):
             continue
-        if isinstance(value, DeletedVariable):
+        if type(value) is DeletedVariable:  # isinstance would realize a lazy one, which the program has not read
             raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it deletes {name}")
         kind = side_effects.get_attr_mutation_kind(tracker, name)
         stores.append(Store(target, name, writer.write(value), kind))

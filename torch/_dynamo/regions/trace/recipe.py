@@ -221,7 +221,7 @@ class RecipeWriter:
         side_effects = self.tx.output.side_effects
         init = [self.write(a) for a in tracker.init_args or []]
         stored = side_effects.store_attr_mutations.get(tracker, {})
-        if any(isinstance(value, variables.DeletedVariable) for value in stored.values()):
+        if any(type(value) is variables.DeletedVariable for value in stored.values()):
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "an object with a deleted attribute")
         kinds = {name: side_effects.get_attr_mutation_kind(tracker, name) for name in stored}
         fields = {name: self.write(value) for name, value in stored.items()}

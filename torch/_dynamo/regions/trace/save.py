@@ -178,7 +178,7 @@ def _condition(
     sources = list(dict.fromkeys((*guarded, *reached, *sorted(filter(behind.holds, hashed), key=_name))))
     cells = list(cells_of((s for s in sources if not behind.is_function(s)), resolve))
     _check_cells(tx, recorder, changed, {id(resolve(cell)) for cell in cells})
-    check_kinds(tx, looked_at)
+    check_kinds(tx, looked_at, recorder.loaded)
     check_steps(sources := list(dict.fromkeys((*sources, *cells))))
     facts = facts_of(map(known.get, guarded), resolve, _opaque_functions(tx, guarded, resolve))
     tracked = _tracked(tx, _values(sources, resolve))

@@ -21,6 +21,7 @@ from torch.utils._release import RELEASE
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
 
 
 def _names(names: str) -> frozenset[str]:
@@ -88,13 +89,26 @@ def is_compared(kind: type) -> bool:
     return names.isdisjoint(REFUSED) and not names.isdisjoint(VALUES)
 
 
-def check_kinds(tx: InstructionTranslatorBase, sources: Iterable[Source]) -> None:
-    """Raises CannotReuse if a tracker at one of ``sources`` is of a kind that is not compared in full."""
+@functools.cache
+def _is_refused(kind: type) -> bool:
+    return not REFUSED.isdisjoint(base.__name__ for base in kind.__mro__)
+
+
+def check_kinds(
+    tx: InstructionTranslatorBase, sources: Iterable[Source], loaded: Iterable[VariableTracker] = ()
+) -> None:
+    """Raises CannotReuse if a tracker at one of ``sources`` is of a kind that is not compared in full.
+
+    ``loaded``: what the call took out of cells and globals that the frame had read before; the frame may have made it.
+    """
     trackers = tx.output.variable_tracker_cache
     for source in sources:
         tracker = dict.get(trackers, source)
         if tracker is not None and tracker.is_realized() and not is_compared(kind := type(tracker.unwrap())):
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_VALUE, f"{source.name}, a {kind.__name__}")
+    for tracker in loaded:
+        if tracker.is_realized() and _is_refused(kind := type(tracker.unwrap())):
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_VALUE, f"what a cell or a global holds, a {kind.__name__}")
 
 
 def check_steps(sources: Iterable[Source]) -> None:
