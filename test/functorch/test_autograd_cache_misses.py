@@ -65,6 +65,22 @@ def test_another_option(first):
     assert "differs in inductor_config" in told.reason
 
 
+def test_a_leaf_that_is_written_to():
+    """It was given the code for a tensor that is none. Autograd refused its write."""
+
+    def program(x, w):
+        x.detach().mul_(2)
+        return (x @ w).tanh()
+
+    misses.forget()
+    with fresh_graphs(), torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
+        for leaf in (False, True):
+            torch._dynamo.reset()
+            x, w = torch.ones(3, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+            torch.compile(program)(x if leaf else x * 1, w)
+    assert "differs in leaves" in misses.told()[-1].reason
+
+
 def test_the_nearest_of_several(first):
     compile_and_run(other_call, torch.ones(5))
     (told,) = compile_and_run(other_call, torch.ones(8))

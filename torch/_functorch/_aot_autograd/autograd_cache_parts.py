@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph, UnkeyableGraph
-from torch._functorch._aot_autograd.canonical_inputs import SymbolNames, shared_memory, specialized_to
+from torch._functorch._aot_autograd.canonical_inputs import SymbolNames, leaves, shared_memory, specialized_to
 from torch.fx.experimental import _config as symbolic_options
 from torch.utils._ambient_state import ambient_state, global_state_key
 
@@ -31,6 +31,7 @@ PARTS: dict[str, str] = {
     "specialization": "code for one size would run where the program asks for code for another, or for all",
     "symbols": "code that relies on the range of a size would run for sizes outside of it",
     "shared_memory": "code for separate inputs would run on overlapping ones, and lose writes",
+    "leaves": "a write that the program makes without autograd would be refused",
     "aot_config": "inputs would be passed at other indices, or mutations written back where they were not",
     "grad_enabled": "a program without a backward would run where one is needed",
     "autocast_state": "operators would compute in another dtype",
@@ -124,6 +125,7 @@ def key_parts(
     sources = aot_config.aot_autograd_arg_pos_to_source
     parts.add("specialization", plain_bytes(specialized_to(specialization, sources)))
     parts.add("shared_memory", serialize(shared_memory(example_inputs)))
+    parts.add("leaves", serialize(leaves(example_inputs) if graph.writes else []))
     parts.add("aot_config", serialize(_aot_config_values(aot_config)))
     parts.add("ambient", serialize([torch.is_inference_mode_enabled(), *ambient_state(global_state_key())]))
     parts.add("default_device", str(torch.get_default_device()).encode())

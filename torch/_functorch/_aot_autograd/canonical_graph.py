@@ -109,6 +109,8 @@ class CanonicalGraph:
         for name in _BODIES_BY_NAME:
             if isinstance(getattr(root, name, None), GraphModule):
                 self.records[0].append(("by name", name, self.body(getattr(root, name))))
+        # Whether an operator may write to what it is given.
+        self.writes = any(map(_writes, self.modules))
 
     def let_go(self) -> None:
         """Releases the graph; the records stay."""
@@ -159,6 +161,14 @@ class CanonicalGraph:
         self.examples[target] = node
         self.targets.append(target if isinstance(target, str) else _target_key(target))
         return number
+
+
+def _writes(module: GraphModule) -> bool:
+    region = torch.ops.higher_order.invoke_subgraph
+    calls = (node for node in module.graph.nodes if node.op in ("call_function", "call_method"))
+    # A body is among the modules itself.
+    of_its_own = (node for node in calls if node.target is not region and not operator_facts.runs_its_bodies(node))
+    return any(map(operator_facts.written_operands, of_its_own))
 
 
 class _Walk:

@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.meta_utils import safe_is_leaf
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -111,6 +112,12 @@ def shared_memory(inputs: Sequence[Any]) -> list[Any]:
             first = {id(inputs[p]): p for p in reversed(indices)}
             shared.append([_view(p, inputs, first) for p in indices])
     return shared
+
+
+def leaves(inputs: Sequence[Any]) -> list[int]:
+    """Which inputs autograd refuses to write to. The compiled code detaches others when it writes to them."""
+    tensors = ((i, value) for i, value in enumerate(inputs) if isinstance(value, torch.Tensor))
+    return [i for i, value in tensors if value.requires_grad and safe_is_leaf(value)]
 
 
 def _is_wrapper(value: torch.Tensor) -> bool:
