@@ -110,6 +110,9 @@ PARTS: dict[str, Part] = {
         "s.lin._forward_hooks['k%d' % (i == 2)] = make_hook(2.0)",
         prelude=_MAKE_HOOK,
     ),
+    # ``x`` is what the layer was given.
+    "argument_is_kept": Part("h = h * (2 if x is s.kept else 3)", _KEPT),
+    "argument_has": Part("h = h * getattr(x, 'scale', 2.0)", _KEPT),
     "no_grad": Part("with torch.no_grad(): h = h + h.cos()"),
     "inference_mode": Part("with torch.inference_mode(): v = h.cos()\nh = h + v.clone()"),
     "double": Part("h = h.double().tanh().float()"),
@@ -208,6 +211,12 @@ BETWEEN: dict[str, str] = {
     # Passes of the backend remove copies, and make one value of equal ones.
     "copied": "h = h.clone()",
     "copies": "h = ls[{j}](h.clone()) + ls[{j}](h.clone())",
+    "given_kept": "h = h + ls[{j}](ls[{j}].kept)[:1]",
+    "given_kept_as_it_is": "h = h + ls[{j}](ls[{j}].kept.contiguous())[:1]",
+    "given_anothers": "h = h + ls[{j}](ls[{j} - 1].kept)[:1]",
+    "reads_kept": "h = h + ls[{j}].kept.sum()",
+    # Without gradients, layers write to their buffers in their bodies.
+    "keeps_buffer": "s.seen = ls[{j}].b.clone(); h = ls[{j}](h)",
     "compares_lengths": "h = h * (2 if ls[{j}].kept.size(0) == h.size(0) else 3)",
     "eval": "ls[{j}].training = False",
     "weight": "h = h + ls[{j}].lin.weight.sum()",
@@ -252,6 +261,7 @@ CHANGES: dict[str, str] = {
     "hook_renamed": "ls[{i}].lin._forward_hooks['k1'] = ls[{i}].lin._forward_hooks.popitem()[1]",
     "length": "ls[{i}].kept = torch.ones(7, 3)",
     "all_lengths": "for n, l in enumerate(ls): l.kept = torch.linspace(0, n, 15).view(5, 3)",
+    "kept_has": "ls[{i}].kept.scale = 4.0",
     "tie_kept": "ls[{i}].kept = ls[{j}].kept",
     "kept_requires_grad": "ls[{i}].kept = torch.ones(4, 3, requires_grad=True)",
     "kept_view": "ls[{i}].kept = torch.ones(8, 3)[2:6]",

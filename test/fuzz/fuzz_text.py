@@ -91,7 +91,7 @@ class _Printer:
         init = ["super().__init__()", "s.lin, s.idx = nn.Linear(3, 3), i"]
         init += [_HOLD[t.held][0].replace("{a}", n) for t, n in zip(program.things, names)]
         init += [p.init for p in parts if p.init]
-        body = ["h = s.lin(h).sin()"]
+        body = ["x = h", "h = s.lin(h).sin()"]
         for index, thing in enumerate(program.things):
             body += [self.use(index, use, "s") for use in thing.uses]
         body += [line for p in parts for line in p.line.split("\n")]
