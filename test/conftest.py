@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from testing import vectors
 
 
 @pytest.fixture
@@ -17,6 +18,8 @@ def with_regions():
 
 
 def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        vectors.answer_once()
     config.addinivalue_line(
         "markers", "row(target): a test of one row; skipped where this release, or a choice, leaves it out"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from testing import vectors
 from testing.overlay_tools import run_code
 
 
@@ -102,6 +103,6 @@ print(found)
 @pytest.mark.skipif("REGIONS_FAULTS" not in os.environ, reason="compiles 28 times by g++: REGIONS_FAULTS=1 asks for it")
 def test_compilers_and_folders(tmp_path):
     """What becomes of a compile, and of the next one, is what it is in stock."""
-    env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "TMPDIR": str(tmp_path)}
+    env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "TMPDIR": str(tmp_path), vectors.VARIABLE: ""}
     ours, stock = (run_code(PROGRAM, TORCH_REGIONS=on, FLAG=on, timeout=1500, **env).out for on in ("1", "0"))
     assert ours == stock and "True" in ours, (ours, stock)

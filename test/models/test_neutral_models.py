@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from testing import vectors
 from testing.cases import some
 
 from benchmarks.zoo_more import ALL
@@ -17,7 +18,9 @@ REPO = Path(__file__).resolve().parents[2]
 
 
 def _start(name, setting, file):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("TORCH")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("TORCH") or key == vectors.VARIABLE
+    }
     environment |= {"TORCH_REGIONS": setting, "PYTHONHASHSEED": "0", "PYTHONPATH": str(REPO)}
     worker = REPO / "test" / "testing" / "neutral_worker.py"
     return subprocess.Popen([sys.executable, str(worker), name], stdout=file, env=environment, stderr=subprocess.PIPE)

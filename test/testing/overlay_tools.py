@@ -16,6 +16,8 @@ from torch_regions import _refresh
 from torch_regions._files import overlay_files
 from torch_regions._verify import StockSources
 
+from . import vectors
+
 
 REPO = Path(__file__).resolve().parents[2]
 # Where this process has the package from; another one may be installed.
@@ -43,7 +45,8 @@ class Result:
 def run_python(
     *arguments: str, path=(), cwd=None, check=True, python=sys.executable, timeout=300, **env: str
 ) -> Result:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("TORCH", "PYTHON"))}
+    left_out = ("TORCH", "PYTHON")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out) or k == vectors.VARIABLE}
     ours = [OURS] if python == sys.executable else []
     environment["PYTHONPATH"] = os.pathsep.join(map(str, [*path, *ours]))
     environment["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch._dynamo
+from testing.cases import some
 from testing.shared_objects import KINDS
 from torch import nn
 from torch._dynamo.testing import CompileCounter
@@ -54,57 +55,54 @@ def _model(kind, how, which, mark):
     return Model([Layer(objects[i], use, how) for i in which], mark), objects
 
 
-def _replace_in(layer):
-    def change(model, objects):
-        model.layers[layer].held = objects[1]
-
-    return change
-
-
-def _nothing(model, objects):
-    pass
-
-
-CHANGES = {"nothing": _nothing, "replaced in layer 2": _replace_in(2), "replaced in layer 4": _replace_in(4)}
+# Layers that are given another object, one at a time.
+CHANGED = (4, 2)
 CALL = torch._dynamo.config.patch
 
 
-def _run(kind, how, which, change, *, flag, mark, verify=False):
+def _steps(model, objects):
+    """Two calls with nothing changed, and one with each change, which is undone again."""
+    yield from range(2)
+    for layer in CHANGED:
+        held = model.layers[layer].held
+        model.layers[layer].held = objects[1]
+        yield layer
+        model.layers[layer].held = held
+
+
+def _run(kind, how, which, *, flag, mark, verify=False):
     torch._dynamo.reset()
     model, objects = _model(kind, how, which, mark)
     counter = CompileCounter()
     compiled = torch.compile(model, backend=counter)
     with CALL(use_graph_deduplication=flag, verify_region_reuse=verify):
-        seen = [compiled(X)]
-        CHANGES[change](model, objects)
-        seen.append(compiled(X))
-    right = []
+        seen = [(compiled(X), counter.frame_count) for _ in _steps(model, objects)]
     model, objects = _model(kind, how, which, False)
-    right.append(model(X))
-    CHANGES[change](model, objects)
-    right.append(model(X))
-    return [torch.equal(a, b) for a, b in zip(seen, right)], counter.frame_count
+    right = [model(X) for _ in _steps(model, objects)]
+    return [(torch.equal(a, b), frames) for (a, frames), b in zip(seen, right)]
 
 
-@pytest.mark.parametrize("how", ["read", "also read by a name", "compared with a name"])
-@pytest.mark.parametrize("kind", KINDS)
+READS = ["read", "also read by a name", "compared with a name"]
+ALIKE = [(kind, how) for kind in KINDS for how in READS]
+# By default, each kind is read in one way or two here, and in one there.
+IN_TURN = [(kind, how) for kind in KINDS for how in READS[::2]]
+
+
+@pytest.mark.parametrize(("kind", "how"), some(ALIKE, ALIKE[::2]))
 def test_a_shared_object_is_tied_as_flat_ties_it(kind, how):
     """It was stale where the object was known by a name of its own, or was of a kind that Dynamo does not track."""
-    for change in CHANGES:
-        flat = _run(kind, how, [0] * 6, change, flag=False, mark=False)
-        for flag, mark in ((True, False), (False, True)):
-            found = _run(kind, how, [0] * 6, change, flag=flag, mark=mark)
-            assert found == flat, (change, flag, mark)
-        assert _run(kind, how, [0] * 6, change, flag=True, mark=False, verify=True) == flat
+    flat = _run(kind, how, [0] * 6, flag=False, mark=False)
+    for flag, mark in ((True, False), (False, True)):
+        assert _run(kind, how, [0] * 6, flag=flag, mark=mark) == flat, (flag, mark)
+    assert _run(kind, how, [0] * 6, flag=True, mark=False, verify=True) == flat
 
 
-@pytest.mark.parametrize("how", ["read", "compared with a name"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "how"), some(IN_TURN, [*IN_TURN[::4], *IN_TURN[3::4]]))
 def test_objects_in_turn_are_told_apart(kind, how):
     """Objects without a ``__dict__`` were taken for one another."""
-    flat = _run(kind, how, [0, 1, 0, 1, 0, 0], "replaced in layer 4", flag=False, mark=False)
+    flat = _run(kind, how, [0, 1, 0, 1, 0, 0], flag=False, mark=False)
     for flag, mark in ((True, False), (False, True)):
-        assert _run(kind, how, [0, 1, 0, 1, 0, 0], "replaced in layer 4", flag=flag, mark=mark) == flat
+        assert _run(kind, how, [0, 1, 0, 1, 0, 0], flag=flag, mark=mark) == flat
 
 
 def _scaled(by):
