@@ -117,7 +117,7 @@ SYSTEMS = (
         "Cut out the regions that a program calls",
         "A marked call is traced flat, with its operators noted, and cut out at the end of the frame: what the "
         "program does around and inside of the call means what it means without the mark.",
-        (_OUTLINE,),
+        (_OUTLINE, f"{_TRACE}flat"),
         ("dynamo/regions/test_stack_room", "dynamo/regions/outline/test_names"),
     ),
     System(
@@ -131,7 +131,6 @@ SYSTEMS = (
             f"{_TRACE}differences",
             f"{_TRACE}events",
             f"{_TRACE}expressions",
-            f"{_TRACE}flat",
             f"{_TRACE}read_set",
             f"{_TRACE}state",
             f"{_TRACE}values",

@@ -181,7 +181,7 @@ def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
 
 
 def sharing(nodes: list[Node]) -> Hashable:
-    """A key that tells which of ``nodes`` are the same, which are one tensor to the program, and which share storage."""
+    """A key that tells which of ``nodes`` are the same, which are one tensor to the program, and which share memory."""
     number: dict[Any, int] = {}
     found = []
     for node in nodes:
