@@ -29,7 +29,7 @@ import torch
 from torch._dynamo.regions.options import verifying
 from torch._functorch import config
 from torch._functorch.compile_utils import fx_graph_cse
-from torch._higher_order_ops.region_metadata import calls_with_bodies, has_calls, on_storage, without_guards
+from torch._higher_order_ops.region_metadata import calls_with_bodies, on_storage, without_guards
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -88,12 +88,9 @@ class _Call:
                 known.setdefault(_storage(a), (a, b))
         return known
 
-    def follow_operands(self) -> bool:
-        """Gives the results that are views of an operand, or of one another, the storage that this has by now.
-
-        Returns whether it has changed the graph.
-        """
-        changed = self._merge_equal_outputs()
+    def follow_operands(self) -> None:
+        """Gives the results that are views of an operand, or of one another, the storage that this has by now."""
+        self._merge_equal_outputs()
         known = self._known_by_operands()
         for i, output in enumerate(self.outputs):
             if (like := _val(output)) is None:
@@ -105,7 +102,6 @@ class _Call:
                 if _storage(val) != _storage(pair[1]):
                     with in_kernel_invocation_manager(like.fake_mode), without_guards(like.fake_mode):
                         item.meta["val"] = self._view(like, *pair)
-        return changed
 
     @staticmethod
     def _view(like: FakeTensor, inner: FakeTensor, outer: FakeTensor) -> FakeTensor:
@@ -130,31 +126,27 @@ class _Call:
                 item.meta["val"] = val
         return val
 
-    def _merge_equal_outputs(self) -> bool:
+    def _merge_equal_outputs(self) -> None:
         first: dict[Node, int] = {}
-        changed = False
         for i, output in enumerate(self.outputs):
             if not isinstance(output, Node):
                 continue
             if output in self.inputs:
-                changed |= self._replace(i, self.operands[self.inputs.index(output)])
+                self._replace(i, self.operands[self.inputs.index(output)])
             elif output in first:
                 same = self.items.get(first[output])
                 if same:
                     self.node.append(same[0])
-                    changed |= self._replace(i, same[0])
+                    self._replace(i, same[0])
                 elif i in self.items:
                     first[output] = i
             else:
                 first[output] = i
-        return changed
 
-    def _replace(self, i: int, value: Any) -> bool:
-        items = self.items.pop(i, [])
-        for item in items:
+    def _replace(self, i: int, value: Any) -> None:
+        for item in self.items.pop(i, []):
             item.replace_all_uses_with(value)
             item.graph.erase_node(item)
-        return bool(items)
 
 
 def say_aliases_of_regions(gm: GraphModule) -> None:
@@ -206,13 +198,13 @@ def _follow_base(node: Node) -> None:
 
 def _follow(gm: GraphModule) -> None:
     calls = {call: body for call, _, body in calls_with_bodies(gm)}
-    changed = False
-    for node in list(gm.graph.nodes):
+    nodes = list(gm.graph.nodes)
+    for node in nodes:
         if node in calls:
-            changed |= _Call(node, calls[node]).follow_operands()
+            _Call(node, calls[node]).follow_operands()
         else:
             _follow_base(node)
-    if changed:
+    if len(gm.graph.nodes) < len(nodes):
         gm.recompile()
 
 
@@ -233,9 +225,10 @@ def follow_operands_in_all(gm: GraphModule, seen: set[GraphModule] | None = None
     Stock runs a body on copies of the operands' fake tensors. A view of an operand is on the copy's storage then.
     """
     seen = set() if seen is None else seen
-    for _, _, body in calls_with_bodies(gm):
+    bodies = [body for _, _, body in calls_with_bodies(gm)]
+    for body in bodies:
         if body not in seen:
             seen.add(body)
             follow_operands_in_all(body, seen)
-    if has_calls(gm.graph):
+    if bodies:
         _follow(gm)

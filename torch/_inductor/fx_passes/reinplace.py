@@ -44,7 +44,7 @@ def _inputs_written(graph: Graph) -> Iterator[tuple[Node, Node]]:
                 yield of_input[item], item
 
 
-def _copy_before(value: Node) -> Node:
+def _copy_of(value: Node) -> Node:
     with value.graph.inserting_after(value):
         copy = value.graph.call_function(torch.ops.aten.clone.default, (value,))
     val: Any = value.meta["val"]
@@ -65,7 +65,7 @@ def _copy_what_calls_wrote(graph: Graph) -> None:
         if input_ is None or input_ is to:
             return value
         if value not in copies:
-            copies[value] = _copy_before(value)
+            copies[value] = _copy_of(value)
         return copies[value]
 
     for node in graph.find_nodes(op="call_function", target=_COPY):

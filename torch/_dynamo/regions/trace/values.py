@@ -82,16 +82,19 @@ else:
     VALUES |= _names("TorchScriptObjectVariable OpaqueObjectClassVariable")
 
 
-@functools.cache
-def is_compared(kind: type) -> bool:
-    """Whether object, guards and state are all that there is to values with trackers of this class."""
-    names = {base.__name__ for base in kind.__mro__}
-    return names.isdisjoint(REFUSED) and not names.isdisjoint(VALUES)
+def _names_of(kind: type) -> set[str]:
+    return {base.__name__ for base in kind.__mro__}
 
 
 @functools.cache
 def _is_refused(kind: type) -> bool:
-    return not REFUSED.isdisjoint(base.__name__ for base in kind.__mro__)
+    return not REFUSED.isdisjoint(_names_of(kind))
+
+
+@functools.cache
+def is_compared(kind: type) -> bool:
+    """Whether object, guards and state are all that there is to values with trackers of this class."""
+    return not _is_refused(kind) and not VALUES.isdisjoint(_names_of(kind))
 
 
 def check_kinds(
