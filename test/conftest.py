@@ -18,7 +18,7 @@ def with_regions():
 
 
 def pytest_configure(config):
-    if not hasattr(config, "workerinput"):
+    if config.getoption("numprocesses", None):  # in the process that starts the others
         vectors.answer_once()
     config.addinivalue_line(
         "markers", "row(target): a test of one row; skipped where this release, or a choice, leaves it out"

@@ -13,13 +13,13 @@ import torch
 from testing import vectors
 from testing.call_graphs import graph_with_a_call
 from torch._inductor import config, cpu_vec_isa
-from torch._inductor.cpu_vec_isa import VecISA, supported_vec_isa_list, x86_isa_checker
+from torch._inductor.cpu_vec_isa import VecISA
 from torch._inductor.utils import fresh_cache
 
 
 TESTS = os.path.dirname(os.path.dirname(__file__))
 # Two of the sets of instructions that the processor has: each takes the C++ compiler two seconds.
-HERE = [isa for isa in supported_vec_isa_list if set(x86_isa_checker()).issuperset(str(isa).split())][-2:]
+HERE = vectors.of_the_processor()[-2:]
 needs_vectors = pytest.mark.skipif(not HERE, reason="needs an x86 processor with vector instructions")
 
 

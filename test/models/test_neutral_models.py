@@ -2,7 +2,6 @@
 
 import difflib
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +17,7 @@ REPO = Path(__file__).resolve().parents[2]
 
 
 def _start(name, setting, file):
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith("TORCH") or key == vectors.VARIABLE
-    }
+    environment = vectors.environment_without("TORCH")
     environment |= {"TORCH_REGIONS": setting, "PYTHONHASHSEED": "0", "PYTHONPATH": str(REPO)}
     worker = REPO / "test" / "testing" / "neutral_worker.py"
     return subprocess.Popen([sys.executable, str(worker), name], stdout=file, env=environment, stderr=subprocess.PIPE)

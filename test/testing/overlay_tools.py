@@ -45,8 +45,7 @@ class Result:
 def run_python(
     *arguments: str, path=(), cwd=None, check=True, python=sys.executable, timeout=300, **env: str
 ) -> Result:
-    left_out = ("TORCH", "PYTHON")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out) or k == vectors.VARIABLE}
+    environment = vectors.environment_without("TORCH", "PYTHON")
     ours = [OURS] if python == sys.executable else []
     environment["PYTHONPATH"] = os.pathsep.join(map(str, [*path, *ours]))
     environment["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -29,7 +29,7 @@ TIMEOUT = 400
 
 
 def _environment(folder: Path | None = None, **env: str) -> dict[str, str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCH") or k == vectors.VARIABLE}
+    environment = vectors.environment_without("TORCH")
     if folder is not None:
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     environment |= {"TORCH_REGIONS": "strict", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
