@@ -143,6 +143,8 @@ class InvokeSubgraphCache(HopSubgraphCache):
         self.lazy_bwd_cache: dict[str, dict[tuple[object], tuple[GraphModule, int]]] = {}
         # identifier -> kinds of effects in the body
         self.effects_cache: dict[str, set[Any]] = {}
+        # Of each call with other symbols than its body: symbol of the body -> symbol of the call (see renaming.py).
+        self.renamings: list[dict[Any, Any]] = []
         # code of a function -> names of its bodies
         self.dynamo_installed_submodules: dict[CodeType, list[str]] = {}
         # (function, fingerprint) -> entries, latest use first

@@ -14,6 +14,7 @@ from torch._dynamo.regions.frame import FRAME
 from torch._dynamo.regions.outline.account import account
 from torch._dynamo.regions.outline.calls import cut_out_calls
 from torch._dynamo.regions.outline.outliner import Outliner
+from torch._dynamo.regions.outline.renaming import guard_alike
 from torch._dynamo.regions.trace.events import RECORDERS
 
 from torch_regions.overlay import replaces, stock
@@ -46,6 +47,14 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
         outline_repeats(outliner, self.graph, 0)
     account(self, outliner)
     return outliner.bodies
+
+
+@replaces("OutputGraph.call_user_compiler")
+def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+    """What the backend compiled.  See Note [A body serves sizes of several names]."""
+    compiled = stock("torch._dynamo.output_graph:OutputGraph.call_user_compiler")(self, gm, example_inputs)
+    guard_alike(self.shape_env, self.tracing_context)
+    return compiled
 
 
 @replaces("OutputGraph.cleanup")

@@ -20,6 +20,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._dynamo.regions.renamed import all_renamed
 from torch._guards import TracingContext
 from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
@@ -44,9 +45,9 @@ def without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[An
     return contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
 
 
-def region_cache() -> Any:
+def region_cache(context: TracingContext | None = None) -> Any:
     """What the backend knows of the regions of the frame that is compiled; None outside of a compile."""
-    context = TracingContext.try_get()
+    context = context or TracingContext.try_get()
     return context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
 
 
@@ -100,7 +101,8 @@ def known_results(
     name = "example_value" if outlined(body) else "val"
     taken = body.graph.find_nodes(op="placeholder")
     inputs = [node.meta.get(name) for node in taken]
-    if len(inputs) != len(operands) or not all(map(_alike, inputs, operands)):
+    symbols = renaming_of(inputs, operands)
+    if symbols is None:
         return None
     every = examples_of_results(body, name)
     there = [index for index, value in enumerate(nodes_of_results(body)) if value is not None]
@@ -108,13 +110,13 @@ def known_results(
     if any(looks(value) is None for value in outputs):
         return None
     if name == "example_value" or not _share_memory(inputs, outputs):
-        found: Sequence[Any] = _fresh(outputs, mode)
-    elif aliases and mode is not None:
+        found: Sequence[Any] = _fresh(outputs, mode, symbols)
+    elif aliases and mode is not None and not symbols:
         nodes = nodes_of_results(body)
         found = _as_in_body(mode, dict(zip(taken, operands)), [nodes[index] for index in there])
     else:
         return None
-    if len(found) != len(outputs) or not all(map(_alike, outputs, found)):
+    if len(found) != len(outputs) or not all(_alike(value, made, symbols) for value, made in zip(outputs, found)):
         return None
     made: list[torch.Tensor | None] = [None] * len(every)
     for index, value in zip(there, found):
@@ -170,13 +172,46 @@ def _bytes(value: torch.Tensor) -> Hashable:
     return sympy.expand(size) if isinstance(size, sympy.Expr) else size  # equal sizes may be a product or a sum
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(one: Any, other: Any, symbols: dict[Any, Any] | None = None) -> bool:
+    """Whether two values have the same metadata, if ``symbols`` replaces symbols of the first."""
     if isinstance(one, (int, torch.SymInt)) and isinstance(other, (int, torch.SymInt)):
-        return number(one) == number(other)
+        return _renamed(number(one), symbols) == number(other)
     if (kind := lifted_class(one)) is not None:
         return kind is lifted_class(other)
     key = looks(one)
-    return key is not None and key == looks(other)
+    return key is not None and _renamed(key, symbols) == looks(other)
+
+
+def _renamed(key: Any, symbols: dict[Any, Any] | None) -> Any:
+    if not symbols:
+        return key
+    if isinstance(key, sympy.Basic):
+        return key.xreplace(symbols)
+    return tuple(_renamed(each, symbols) for each in key) if type(key) is tuple else key
+
+
+def renaming_of(inputs: Sequence[Any], operands: Sequence[Any]) -> dict[Any, Any] | None:
+    """The symbols of ``operands`` in the place of those of a body's ``inputs``; None if the metadata differs otherwise.
+
+    See Note [A body serves sizes of several names] in torch/_dynamo/regions/outline/renaming.py.
+    """
+    if len(inputs) != len(operands):
+        return None
+    if all(map(_alike, inputs, operands)):
+        return {}
+    symbols: dict[Any, Any] = {}
+    cache = region_cache()
+    if cache is None or not cache.renamings:
+        return None
+    for one, other in zip(inputs, operands):
+        if isinstance(one, torch.SymInt):
+            symbols.setdefault(number(one), number(other))
+        elif isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.dim() == other.dim():
+            symbols.update(zip(map(number, one.shape), map(number, other.shape)))
+    symbols = {old: new for old, new in symbols.items() if isinstance(old, sympy.Symbol) and old != new}
+    if not any(symbols.items() <= known.items() for known in cache.renamings):
+        return None
+    return symbols if all(_alike(one, other, symbols) for one, other in zip(inputs, operands)) else None
 
 
 def lifted_class(value: Any) -> type | None:
@@ -244,11 +279,16 @@ def is_static(value: torch.Tensor) -> bool:
     )
 
 
-def _fresh(values: list[Any], given: FakeTensorMode | None) -> tuple[torch.Tensor, ...]:
+def _fresh(values: list[Any], given: FakeTensorMode | None, symbols: dict[Any, Any]) -> tuple[torch.Tensor, ...]:
     mode: Any = given or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     if not isinstance(mode, FakeTensorMode) or mode.propagate_real_tensors or not all(map(is_static, values)):
         with given or contextlib.nullcontext():
-            return tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values)
+            return tuple(
+                torch.empty_strided(
+                    all_renamed(v.shape, symbols), all_renamed(v.stride(), symbols), dtype=v.dtype, device=v.device
+                )
+                for v in values
+            )
     # Does what the mode would do for each, without dispatching.
     with in_kernel_invocation_manager(mode):
         under = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta") for v in values]

@@ -10,7 +10,7 @@ import operator
 from typing import Any
 
 import torch
-from torch._higher_order_ops.region_metadata import is_static, lifted_class
+from torch._higher_order_ops.region_metadata import is_static, lifted_class, number
 from torch._inductor.fx_utils import get_fake
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
@@ -112,4 +112,10 @@ def _extract_subgraphs_and_args(node: Node, valid_subgraphs: Any, *args: Any, **
 def _has_strides(body: GraphModule, operands: tuple[Any, ...]) -> bool:
     taken = [get_fake(node, body) for node in body.graph.find_nodes(op="placeholder")]
     pairs = [(a, b) for a, b in zip(operands, taken) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)]
-    return all(a.layout != torch.strided or b.layout != torch.strided or a.stride() == b.stride() for a, b in pairs)
+    return all(a.layout != torch.strided or b.layout != torch.strided or _numbers(a) == _numbers(b) for a, b in pairs)
+
+
+def _numbers(value: torch.Tensor) -> tuple[Any, ...]:
+    """The strides, and sizes that are symbols: a call may have other symbols than its body."""
+    sizes = value.stride() if is_static(value) else (*value.shape, *value.stride())
+    return tuple(map(number, sizes))

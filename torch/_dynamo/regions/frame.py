@@ -73,7 +73,7 @@ class RegionCall:
     miss: CannotReuse | None = None
     ended: bool = False
     reused: bool = False
-    # Whether it was stamped out of, or into, a call whose sizes have other symbols: these share no body.
+    # Whether it was stamped out of, or into, a call whose sizes have other symbols, and they share no body.
     own_sizes: bool = False
     # Whether this is an automatic region (regions/trace/candidates.py).
     automatic: bool = False
@@ -137,7 +137,7 @@ class StampedCall:
     results: dict[Node, Node]
     # The call that was being traced when this one was stamped out, if any.
     outer: RegionCall | None
-    # symbol of the traced call -> symbol of this call, where they differ. Such a call cannot share the body.
+    # symbol of the traced call -> symbol of this call, where they differ. See outline/renaming.py.
     symbols: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     @property

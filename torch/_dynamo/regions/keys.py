@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._dynamo.regions.renamed import SYMBOLIC
 from torch._higher_order_ops.region_metadata import lifted_class, number
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
@@ -61,7 +62,6 @@ _BY_OBJECT = (
     OpOverloadPacket,
     HigherOrderOperator,
 )
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 # Node annotations that a later pass reads: two calls that differ in one must not share a body.
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch._dynamo.regions.keys import SYMBOLIC
+import torch
 from torch.fx.experimental.sym_node import SymNode
+
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def renamed(number: Any, symbols: dict[Any, Any]) -> Any:

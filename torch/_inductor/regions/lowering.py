@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch._functorch._aot_autograd.region_seeds import SEEDS, example_of_seeds
+from torch._higher_order_ops.region_metadata import renaming_of
 from torch._inductor import config, ir
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.regions.bodies import prepare
@@ -53,12 +54,17 @@ def _example_operands(subgraph: Any) -> list[Any]:
 def _values_of_operands(subgraph: Any, taken: list[Any]) -> list[Any]:
     node = V.graph.current_node
     effect = node.target is torch.ops.higher_order.with_effects
-    if eager := node.meta.get("eager_input_vals"):
-        return list(eager[0][3 if effect else 2 :])
-    operands = node.args[4 if effect else 2 :]
-    values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
+    eager = node.meta.get("eager_input_vals")
+    if eager:
+        values = list(eager[0][3 if effect else 2 :])
+    else:
+        operands = node.args[4 if effect else 2 :]
+        values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
+    # See Note [A body serves sizes of several names] in torch/_dynamo/regions/outline/renaming.py.
+    if renaming_of(taken, values):
+        return taken
     # The body's metadata is valid for the strides of its inputs; the strides of this call may have changed since.
-    alike = len(taken) == len(values) and all(map(_differ_in_strides_only, taken, values))
+    alike = not eager and len(taken) == len(values) and all(map(_differ_in_strides_only, taken, values))
     return taken if alike else values
 
 

@@ -152,13 +152,17 @@ def _mutated(graph: Any, positions: dict[str, int]) -> list[int]:
 
 
 def substitution(graph: Any, operands: list[Any]) -> dict[sympy.Symbol, Any]:
-    """The body's own symbols -> their expressions in a call, from the symbols among its operands."""
+    """The body's own symbols -> their expressions in a call, from the symbols among its operands and their sizes."""
     found = {}
     for name, operand in zip(graph.graph_input_names, operands):
-        symbol = graph.graph_inputs.get(name)
-        expr = operand.expr if isinstance(operand, ir.ShapeAsConstantBuffer) else operand
-        if isinstance(symbol, sympy.Symbol) and isinstance(expr, sympy.Expr) and symbol != expr:
-            found[symbol] = expr
+        taken = graph.graph_inputs.get(name)
+        if isinstance(taken, ir.TensorBox):
+            pairs = zip(taken.get_size(), operand.get_size())
+        else:
+            pairs = zip([taken], [operand.expr if isinstance(operand, ir.ShapeAsConstantBuffer) else operand])
+        for symbol, expr in pairs:
+            if isinstance(symbol, sympy.Symbol) and isinstance(expr, sympy.Expr) and symbol != expr:
+                found[symbol] = expr
     return found
 
 

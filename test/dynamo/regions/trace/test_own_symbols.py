@@ -4,82 +4,11 @@ import pytest
 import torch
 import torch._dynamo
 from testing.automatic_cases import outcomes_of
+from testing.own_lengths import KINDS, LAYERS, Layer, Model, X, guards_on_sizes
 from torch import nn
 from torch._dynamo.regions.outcomes import RegionInlineReason, forget_outcomes
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
-
-
-LAYERS = 5
-X = torch.linspace(-1, 1, 8).view(2, 4)
-
-
-class Layer(nn.Module):
-    def __init__(self, kind, k):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.read = getattr(self, kind)
-        self.kept = self.other = None
-
-    def forward(self, x, mask):
-        return x + self.second(self.read(self.first(x).tanh(), mask)).sin()
-
-    def attends(self, x, mask):
-        """Its length is a size of what the layer computes, and of nothing that it returns."""
-        return torch.softmax(x @ self.kept.t(), -1) @ self.kept
-
-    def attends_to_two(self, x, mask):
-        """The keys and the values have symbols of their own, which must be one number."""
-        return torch.softmax(x @ self.kept.t(), -1) @ self.other
-
-    def adds_the_mask(self, x, mask):
-        """All layers add one mask, so each length is the mask's."""
-        return torch.softmax(x @ self.kept.t() + mask, -1) @ self.kept
-
-    def asks_for_its_length(self, x, mask):
-        return x * 2 if self.kept.size(0) > 4 else x * self.kept.size(0)
-
-    def compares_with_the_mask(self, x, mask):
-        return x * 2 if self.kept.size(0) == mask.size(0) else x * 3
-
-    def compares_its_two(self, x, mask):
-        return x * 2 if self.kept.size(0) < self.other.size(0) else x * 3
-
-    def takes_half(self, x, mask):
-        n = self.kept.size(0) // 2
-        return torch.softmax(x @ self.kept[:n].t(), -1) @ self.kept[:n]
-
-    def grows(self, x, mask):
-        self.kept = torch.cat([self.kept, x])
-        return torch.softmax(x @ self.kept.t(), -1) @ self.kept
-
-    def strides_over_the_base(self, x, mask):
-        """The view's base has a length of its own."""
-        return x + self.kept.as_strided((2, 4), (4, 1)).sum() * self.kept.size(0)
-
-    def returns_its_length(self, x, mask):
-        return x * self.kept.size(0) + self.kept.sum()
-
-
-KINDS = [name for name in vars(Layer) if name not in ("__init__", "forward") and not name.startswith("__")]
-
-
-class Model(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.ModuleList(Layer(kind, k) for k in range(LAYERS))
-
-    def hold(self, length, other=None):
-        for k, layer in enumerate(self.layers):
-            layer.kept = torch.linspace(k, 1, length * 4).view(length, 4)
-            layer.other = torch.linspace(k, 2, (other or length) * 4).view(-1, 4)
-        return torch.linspace(0, 1, length)
-
-    def forward(self, x, mask):
-        for layer in self.layers:
-            x = layer(x, mask)
-        return x
 
 
 @pytest.fixture(autouse=True)
@@ -167,18 +96,8 @@ def test_another_length_of_one_layer_compiles_as_often_as_flat(kind):
 
 def _guards(on, kind):
     torch._dynamo.reset()
-    found = []
-    guards = torch.fx.experimental.symbolic_shapes.ShapeEnv.produce_guards_verbose
-
-    def noting(env, *args, **kwargs):
-        made = guards(env, *args, **kwargs)
-        found.append(sorted(made[0].exprs))
-        return made
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.fx.experimental.symbolic_shapes.ShapeEnv, "produce_guards_verbose", noting)
-        with torch._dynamo.config.patch(use_graph_deduplication=on):
-            _second(kind)
+    with guards_on_sizes() as found, torch._dynamo.config.patch(use_graph_deduplication=on):
+        _second(kind)
     return found
 
 

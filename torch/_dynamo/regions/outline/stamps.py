@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 from torch._dynamo.regions.frame import Node, RegionCall, StampedCall
-from torch._dynamo.regions.keys import SYMBOLIC
 from torch._dynamo.regions.outline.casts import call_shares_cast
 from torch._dynamo.regions.outline.draws import use_of
 from torch._dynamo.regions.outline.graph_view import GraphView, inputs_of
 from torch._dynamo.regions.outline.legality import reads_inference_tensors
 from torch._dynamo.regions.outline.names import given_name
 from torch._dynamo.regions.outline.outliner import Outliner, call_meta
-from torch._dynamo.regions.outline.symbols import is_symbol
-from torch._dynamo.regions.renamed import all_renamed, renamed
+from torch._dynamo.regions.outline.renaming import Renaming, composed, note_renaming, shares_body
+from torch._dynamo.regions.outline.symbols import input_of, is_symbol
+from torch._dynamo.regions.renamed import SYMBOLIC, all_renamed, renamed
 from torch._higher_order_ops.region_metadata import without_guards
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.operator_facts import is_body, is_switch
@@ -64,10 +64,11 @@ def settle_stamps(tracker: GraphRegionTracker, graph: torch.fx.Graph, calls: lis
         call.stamps = kinds.pop(own, []) if own is not None else []
         for live, stamps in kinds.items():
             while stamps:
-                new = _as_call(tracker, graph, call, stamps.pop(0))
+                made_from = stamps.pop(0)
+                new = _as_call(tracker, graph, call, made_from)
                 made.append(new)
                 if live is not None:
-                    new.stamps, stamps = [_of(new, stamp) for stamp in stamps], []
+                    new.stamps, stamps = [_of(new, made_from.symbols, stamp) for stamp in stamps], []
     return made
 
 
@@ -90,7 +91,7 @@ def _kinds_of_stamps(
             # An operand or result is written in a way that a call may not hide: the operators must be in the graph.
             at = view.position[stamp.node]
             hidden = (
-                bool(stamp.symbols)
+                (bool(stamp.symbols) and not shares_body(view, tracker, call, stamp.symbols))
                 or view.is_in_span(at)
                 or not view.written_at(at) <= view.held_alone(view.operands[at])
             )
@@ -167,10 +168,10 @@ def _as_call(tracker: GraphRegionTracker, graph: torch.fx.Graph, call: RegionCal
     )
 
 
-def _of(new: RegionCall, stamp: StampedCall) -> StampedCall:
-    """``stamp``, a stamp of the call from which ``new`` was stamped, as a stamp of ``new``."""
+def _of(new: RegionCall, symbols: Renaming, stamp: StampedCall) -> StampedCall:
+    """``stamp``, a stamp of the call from which ``new`` was stamped with ``symbols``, as a stamp of ``new``."""
     results = {new.came_from[node]: result for node, result in stamp.results.items()}
-    return dataclasses.replace(stamp, results=results)
+    return dataclasses.replace(stamp, results=results, symbols=composed(symbols, stamp.symbols))
 
 
 def put_back_all(graph: torch.fx.Graph, calls: list[RegionCall]) -> None:
@@ -273,8 +274,9 @@ class CalledPiece:
 
         ``given``: the program's names of some results.
         """
-        # A symbol is the same input of the graph for both calls.
-        operands = [node if is_symbol(node) else stands_for[node] for node in self.inputs]
+        if values.symbols:
+            note_renaming(values.symbols)
+        operands = [values.symbol(graph, node) if is_symbol(node) else stands_for[node] for node in self.inputs]
         nodes = [self.region[index] for index in self.indices]
         metas = [{**node.meta, "example_value": values.like(node.meta["example_value"])} for node in nodes]
         meta = call_meta(self.region[-1], self.options, stack_trace)
@@ -288,7 +290,7 @@ class _Values:
 
     def __init__(self, stands_for: dict[Node, Node], symbols: dict[Any, Any]) -> None:
         """``symbols``: symbol of the one call -> symbol of the other one."""
-        self._symbols = symbols
+        self.symbols = symbols
         # storage in the traced call -> its counterpart in this call
         self._storages: dict[int, Any] = {}
         for node, other in stands_for.items():
@@ -296,17 +298,22 @@ class _Values:
             if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
                 self._storages[one.untyped_storage()._cdata] = two.untyped_storage()
 
+    def symbol(self, graph: torch.fx.Graph, given: Node) -> Node:
+        """The input of ``graph`` that this call takes where the other one takes ``given``, which is a symbol."""
+        symbol = given.meta["example_value"].node.expr
+        return input_of(graph, self.symbols[symbol]) or given if symbol in self.symbols else given
+
     def like(self, value: Any) -> Any:
-        if self._symbols:
-            value = tree_map_only(SYMBOLIC, lambda number: renamed(number, self._symbols), value)
+        if self.symbols:
+            value = tree_map_only(SYMBOLIC, lambda number: renamed(number, self.symbols), value)
         return tree_map_only(FakeTensor, self._tensor, value)
 
     def _tensor(self, value: FakeTensor) -> torch.Tensor:
         try:
             # On the meta device, because each of these steps is a hundred times slower under the fake mode.
             with torch.no_grad(), without_guards(value.fake_mode):
-                sizes, strides = (all_renamed(n, self._symbols) for n in (value.shape, value.stride()))
-                offset = renamed(value.storage_offset(), self._symbols)
+                sizes, strides = (all_renamed(n, self.symbols) for n in (value.shape, value.stride()))
+                offset = renamed(value.storage_offset(), self.symbols)
                 old = value.untyped_storage()
                 if old._cdata not in self._storages:
                     whole = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")

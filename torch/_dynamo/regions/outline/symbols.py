@@ -53,7 +53,7 @@ def taken_as(operand: Node) -> Node:
     value = operand.meta.get("example_value")
     if not isinstance(value, torch.SymInt) or not value.node.expr.is_Symbol:
         return operand
-    return _input_of(operand.graph, value.node.expr) or operand
+    return input_of(operand.graph, value.node.expr) or operand
 
 
 def with_symbols(operands: list[Node], region: list[Node]) -> list[Node]:
@@ -75,13 +75,13 @@ def with_symbols(operands: list[Node], region: list[Node]) -> list[Node]:
     found: dict[Node, None] = {}
     for operand, value in zip(operands, values, strict=True):
         for symbol in symbols_in(value):
-            if symbol not in read and (given := _input_of(operand.graph, symbol)) is not None:
+            if symbol not in read and (given := input_of(operand.graph, symbol)) is not None:
                 found[given] = None
         found[taken_as(operand)] = None
     return list(found)
 
 
-def _input_of(graph: torch.fx.Graph, symbol: Any) -> Node | None:
+def input_of(graph: torch.fx.Graph, symbol: Any) -> Node | None:
     for node in graph.find_nodes(op="placeholder", sort=False):
         value = node.meta.get("example_value")
         if isinstance(value, torch.SymInt) and value.node.expr == symbol:

@@ -12,10 +12,11 @@ Then tracing would decide everything as the traced call did, since the shape env
 symbol when its call began. A symbol that the frame knows maps to itself. The other call's symbols get the guards that
 tracing the call made of the traced call's symbols.
 
-A body is compiled for sizes of one name. If the shape environment came to hold each symbol and the one that it stands
-for to be equal (all layers add one mask, so they have one length), the calls share the body. Otherwise the stamp
-becomes operators again at the end of the frame (``StampedCall.symbols``): the call is not traced, and the search finds
-the operators around those that have the symbols.
+If the shape environment came to hold each symbol and the one that it stands for to be equal (all layers add one mask,
+so they have one length), the calls share the body. They also do without a backward (Note [A body serves sizes of
+several names] in outline/renaming.py). Otherwise the stamp becomes operators again at the end of the frame
+(``StampedCall.symbols``): the call is not traced, and the search finds the operators around those that have the
+symbols.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sympy
 import torch
 import torch.fx
-from torch._dynamo.regions.keys import SYMBOLIC
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.renamed import SYMBOLIC
 from torch._dynamo.regions.trace.substitution import Resolver
 from torch._guards import Source
 from torch.fx.experimental.symbolic_shapes import free_symbols
