@@ -36,7 +36,7 @@ from torch._dynamo.utils import counters
 
 from benchmarks.modes import FLAG, OVERLAY_FLAT, STOCK_FLAT, conditions, environment, equality, options_of_rows
 from benchmarks.run_time import peak
-from benchmarks.stack_rows import ROWS
+from benchmarks.stack_rows_sizes import ROWS
 
 
 MODES = (STOCK_FLAT, OVERLAY_FLAT, FLAG)

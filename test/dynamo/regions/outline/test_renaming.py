@@ -23,7 +23,7 @@ class Lifted(Layer):
     """Its result has the length, which no operator of it computes."""
 
     def forward(self, x, mask):
-        return x + self.second(self.first(x).tanh()).sin(), self.kept.sin() * 2 + 1
+        return x + self.second(self.read(self.first(x).tanh(), mask)).sin(), self.kept.sin() * 2 + 1
 
 
 class Writes(Layer):
@@ -76,6 +76,20 @@ class Collects(Of):
         return x, found
 
 
+class CollectsSome(Of):
+    """It uses a result of the last layers that it does not use of the others."""
+
+    kind = Lifted
+
+    def forward(self, x, mask):
+        found = []
+        for k, layer in enumerate(self.layers):
+            x, other = layer(x, mask)
+            if k >= LAYERS - 2:
+                found.append(other)
+        return x, found
+
+
 def _run(program, model, lengths, other=None):
     """Runs ``program`` where each layer holds its tensor of ``lengths``."""
     mask = model.hold(max(lengths), other)
@@ -98,7 +112,7 @@ def _differs(kind):
 
 def _second(make, kind, backend):
     """A model that was compiled for two lengths, so that they are symbols now; and the counter of its compiles."""
-    model = make(kind)
+    model = make(kind).eval()
     counter = CompileCounterWithBackend(backend)
     program = torch.compile(model, backend=counter)
     for length in (6, 7):
@@ -122,16 +136,16 @@ def test_layers_with_lengths_of_their_own_share_a_body(kind):
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make, kind", [*((Model, kind) for kind in KINDS), (CollectsSome, "takes_half")])
 @torch._inductor.config.patch(fx_graph_cache=False)
 @torch._functorch.config.patch(enable_autograd_cache=False)
-def test_guards_on_sizes_are_those_of_flat(kind, backend):
+def test_guards_on_sizes_are_those_of_flat(make, kind, backend):
     # Without caches: a hit brings the guards of the program that was compiled, which may have had more.
     found = []
     for on in (True, False):
         torch._dynamo.reset()
         with guards_on_sizes() as guards, torch._dynamo.config.patch(use_graph_deduplication=on):
-            _second(Model, kind, backend)
+            _second(make, kind, backend)
         found.append(guards)
     assert found[0] == found[1]
 
@@ -151,6 +165,14 @@ def test_each_call_has_the_length_of_its_own_tensor(make, kind, backend):
                 _same(got, expected)
         frames.append(counter.frame_count)
     assert frames[0] == frames[1]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_stamps_with_other_used_results_share_a_body_of_their_own(backend):
+    model, program, _ = _second(CollectsSome, "attends", backend)
+    assert counters["graph_deduplication"]["bodies"] == 2
+    got, expected = (_run(run, model, [9, 4, 11, 5, 8]) for run in (program, model))
+    _same(got, expected)
 
 
 @pytest.mark.parametrize("make, kind", [(Model, "grows"), (Collects, "attends"), (OfWriters, "attends")])
