@@ -15,8 +15,8 @@ INLINED = {
     "COMPILED_AUTOGRAD": "Turn compiled autograd off, or the regions: one of them compiles the backward.",
     "NO_LEGAL_OPERATORS": "See the operators' own reasons, which the report counts.",
     "NOT_REPEATED": "Nothing, if other calls share a body; else see why they were not reused.",
-    "OWN_SIZES": "Compile for inference under `torch.no_grad()`: calls share a body there. Otherwise nothing: the layers are"
-    " traced once.",
+    "OWN_SIZES": "Compile for inference under `torch.no_grad()`: calls share a body there."
+    " Otherwise nothing: the layers are traced once.",
     "NOTHING_INSIDE_BOUNDARY": "Mark more of the program: the layer around it, with operators that make new tensors.",
     "FAILED": "Report it, with the warning in the log; the program is compiled flat.",
 }
