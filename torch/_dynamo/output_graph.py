@@ -11,8 +11,11 @@ import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.regions.frame import FRAME
+from torch._dynamo.regions.options import why_no_bodies
+from torch._dynamo.regions.outcomes import RegionInlineReason
 from torch._dynamo.regions.outline.account import account
 from torch._dynamo.regions.outline.calls import cut_out_calls
+from torch._dynamo.regions.outline.legality import has_memory_budget
 from torch._dynamo.regions.outline.outliner import Outliner
 from torch._dynamo.regions.outline.renaming import guard_alike
 from torch._dynamo.regions.trace.events import RECORDERS
@@ -42,8 +45,9 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
         tracker.open_graph = self.graph
     tracker.switches = not self.export
     tracker.bodies = tracker.bodies_in(self.nn_modules)
-    cut_out_calls(self.graph, frame.outermost, outliner)
-    if config.use_graph_deduplication:
+    refused = why_no_bodies() or (RegionInlineReason.MEMORY_BUDGET if has_memory_budget(self.graph) else None)
+    cut_out_calls(self.graph, frame.outermost, outliner, refused)
+    if config.use_graph_deduplication and refused is None:
         outline_repeats(outliner, self.graph, 0)
     account(self, outliner)
     return outliner.bodies

@@ -13,6 +13,9 @@ INLINED = {
     "NO_OPERATORS": "Nothing: there is nothing to compile.",
     "INSIDE_HIGHER_ORDER_OP": "Call the region outside of `cond`, `while_loop` or `autograd.Function`.",
     "COMPILED_AUTOGRAD": "Turn compiled autograd off, or the regions: one of them compiles the backward.",
+    "AOTAUTOGRAD_OPTION": "Turn off `joint_custom_pass`, `selective_decompose`, `enable_complex_wrapper` or"
+    " `fake_tensor_propagate_real_tensors` in `torch._functorch.config`, whichever is on.",
+    "MEMORY_BUDGET": "Set `torch._functorch.config.activation_memory_budget` instead, which bodies have too.",
     "NO_LEGAL_OPERATORS": "See the operators' own reasons, which the report counts.",
     "NOT_REPEATED": "Nothing, if other calls share a body; else see why they were not reused.",
     "OWN_SIZES": "Compile for inference under `torch.no_grad()`: calls share a body there."
@@ -36,7 +39,7 @@ NOT_REUSED = {
     "RESULT_SHARES_MEMORY": "Return a new tensor, or take the view outside of the layer.",
     "UNBACKED_SYMBOL": "Make tensors of sizes that depend on data (`nonzero`, `item`) outside of the layers.",
     "INSIDE_HIGHER_ORDER_OP": "Call the region outside of `cond`, `while_loop` or `autograd.Function`.",
-    "EXPORTED": "Nothing: what is exported is traced call by call.",
+    "WEIGHTS_ARE_ATTRIBUTES": "Nothing: for an export, and with freezing, each call is traced.",
     "INSIDE_TRANSFORM": "Apply `vmap` inside the layer, not around it.",
     "INDEX_NOT_ALONE": "Give the layer its element, not the list and an index.",
     "SYMBOLIC_NUMBER": "Pass the number as an argument, or as a tensor.",

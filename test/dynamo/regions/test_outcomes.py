@@ -104,6 +104,7 @@ def test_every_reason_is_reached_by_a_test():
     # Two are of regions that the program did not mark: trace/test_automatic.py, trace/test_own_symbols.py.
     others = {RegionInlineReason.FAILED, RegionInlineReason.NOT_REPEATED, RegionInlineReason.OWN_SIZES}
     others.add(RegionInlineReason.COMPILED_AUTOGRAD)  # test_beside_features.py
+    others |= {RegionInlineReason.AOTAUTOGRAD_OPTION, RegionInlineReason.MEMORY_BUDGET}  # test_options.py
     assert others.union(REACHED) == set(RegionInlineReason)
 
 

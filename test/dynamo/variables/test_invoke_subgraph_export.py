@@ -48,7 +48,7 @@ def test_marked(strict, tied):
     assert set(program.state_dict) == set(model.state_dict())
     if strict:
         assert calls_of(program) == 4
-        assert {o.miss for o in outcomes()} == {ReuseMissReason.EXPORTED}
+        assert {o.miss for o in outcomes()} == {ReuseMissReason.WEIGHTS_ARE_ATTRIBUTES}
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(program.module(), backend="aot_eager")(X), model(X))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from testing.body_keys import key
 from torch._inductor import config
+from torch._inductor.compiler_bisector import CompilerBisector
 
 
 F = torch.nn.functional
@@ -164,6 +166,12 @@ def test_left_as_they_are():
         assert key(base, *inputs()) == "OFF"
     with config.patch(force_disable_caches=True):
         assert key(base, *inputs()) == "OFF"
+    # A function has no key. Stock keeps no graph that such a pass has changed.
+    for name in ("_pre_fusion_custom_pass", "_post_fusion_custom_pass", "post_grad_custom_post_pass"):
+        with config.patch({name: lambda nodes: nodes}):
+            assert key(base, *inputs()) == "STOCK"
+    with patch.object(CompilerBisector, "bisection_enabled", True):
+        assert key(base, *inputs()) == "STOCK"
     with config.patch({"trace.provenance_tracking_level": 1}):
         assert key(base, *inputs()) == "RECORDED"
 

@@ -6,7 +6,10 @@ import contextlib
 from typing import Any
 
 import torch
+import torch._functorch.config
+import torch._inductor.config
 from torch._dynamo import config
+from torch._dynamo.regions.outcomes import RegionInlineReason
 from torch.utils._config_module import Config, _ConfigEntry
 
 
@@ -15,6 +18,13 @@ _AUTOMATIC = "automatic_nested_compile_regions"
 _POLICY = "outlining_policy"
 _WARN = "warn_without_regions"
 _FLAG = "use_graph_deduplication"
+# Options of AOTAutograd that do something to the operators of a graph and do not look into bodies.
+_WITHOUT_BODIES = (
+    "joint_custom_pass",
+    "selective_decompose",
+    "enable_complex_wrapper",
+    "fake_tensor_propagate_real_tensors",
+)
 
 
 def _add(name: str, default: Any, env: str) -> None:
@@ -53,20 +63,30 @@ def warns() -> bool:
     return bool(getattr(config, _WARN))
 
 
-def under_compiled_autograd() -> bool:
-    """Whether Dynamo traces the backward of what is compiled, or compiles it now: it takes no calls of bodies there."""
+def weights_are_attributes(export: bool) -> bool:
+    """Whether Dynamo makes the weights of a frame, which may be one for an export, attributes of its graph."""
+    options: Any = config
+    inductor: Any = torch._inductor.config
+    return bool(export or options.install_free_tensors or options.prepare_freezing or inductor.freezing)
+
+
+def why_no_bodies() -> RegionInlineReason | None:
+    """Why no body may be called in what is compiled now; None if bodies may be called."""
     from torch._dynamo import compiled_autograd
 
     options, state = config, vars(compiled_autograd)
-    on = state["compiled_autograd_enabled"] or state["in_compiled_autograd_region"]
-    return bool(on or options.compiled_autograd)
+    if state["compiled_autograd_enabled"] or state["in_compiled_autograd_region"] or options.compiled_autograd:
+        return RegionInlineReason.COMPILED_AUTOGRAD
+    if any(getattr(torch._functorch.config, name) for name in _WITHOUT_BODIES):
+        return RegionInlineReason.AOTAUTOGRAD_OPTION
+    return None
 
 
 def without_flag_in(export: bool) -> contextlib.AbstractContextManager[Any]:
-    """Turns the flag off while a frame is traced for an export, strict or not, or under compiled autograd.
+    """Turns the flag off while a frame is traced for an export, strict or not, or where no body may be called.
 
     An exported program must not depend on the environment of the process that exports it.
     """
     options: Any = config
-    off = export or torch.compiler.is_exporting() or under_compiled_autograd()
+    off = export or torch.compiler.is_exporting() or why_no_bodies() is not None
     return options.patch({_FLAG: False}) if off and getattr(config, _FLAG) else contextlib.nullcontext()

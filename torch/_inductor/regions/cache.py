@@ -22,7 +22,13 @@ from typing import Any
 import torch
 from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST
 from torch._inductor import config, ir
-from torch._inductor.codecache import FxGraphCachePickler, FxGraphHashDetails, write_atomic
+from torch._inductor.codecache import (
+    BypassFxGraphCache,
+    CacheabilityValidator,
+    FxGraphCachePickler,
+    FxGraphHashDetails,
+    write_atomic,
+)
 from torch._inductor.lowering import lowerings
 from torch._inductor.regions.memory import RegionMemory, RegionOutput
 from torch._inductor.regions.object_code import BodyCode, Kernel
@@ -44,6 +50,7 @@ class BypassReason(enum.Enum):
     """Why a body is lowered without a lookup, or not cached."""
 
     OFF = "caches are off"
+    STOCK = "FxGraphCache would not keep a graph here"
     WRAPPER = "another wrapper than Python's is written"
     DEVICE = "something in it is not on the CPU"
     BACKEND = "another code generator is registered for the CPU"
@@ -123,6 +130,10 @@ _NODES = frozenset(
 def key_of(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
     """The key of a body to be lowered for the graph ``around``. Raises ``BodyBypass``."""
     _check_surroundings(around)
+    try:
+        CacheabilityValidator(gm, examples, require_shape_env=False).validate()
+    except BypassFxGraphCache as error:
+        raise BodyBypass(BypassReason.STOCK, error) from error
     if unknown := gm.meta.keys() - _MODULE_META_IGNORED:
         raise BodyBypass(BypassReason.UNKEYABLE, f"metadata {sorted(unknown)}")
     for node in gm.graph.nodes:

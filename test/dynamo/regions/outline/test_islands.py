@@ -401,6 +401,34 @@ def test_the_backward_has_the_autocast_that_aot_autograd_is_told_to_give_it(case
         _same(_observed(CASES[case], "aot_eager", "flag", ambient), wanted)
 
 
+def _without_its_own(w, x):
+    return (x @ w).sin() @ w * 0.5 + x
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("around", ["nothing", "on", "off_in_on"])
+def test_the_forward_is_not_under_an_autocast_that_is_the_backwards_only(around, backend):
+    def f(x, *weights):
+        with autocast("cpu", BF16, enabled=around != "nothing"):
+            with autocast("cpu", BF16, enabled=around == "on"):
+                for w in weights:
+                    x = _without_its_own(w, x)
+        return x
+
+    inputs = [torch.randn(8, 8, requires_grad=True) for _ in range(5)]
+    found = []
+    for flag in (False, True):
+        torch._dynamo.reset()
+        setting = [{"device_type": "cpu"}]
+        with (
+            torch._functorch.config.patch(backward_pass_autocast=setting),
+            torch._dynamo.config.patch(use_graph_deduplication=flag),
+        ):
+            y = torch.compile(f, backend=backend)(*inputs)
+            found.append((y.detach(), *torch.autograd.grad(y.float().sum(), inputs)))
+    torch.testing.assert_close(*found, rtol=1e-6 if backend == "inductor" else 0, atol=1e-6)
+
+
 def test_a_call_under_another_autocast_is_traced_again():
     @torch.compiler.nested_compile_region
     def block(x, w):

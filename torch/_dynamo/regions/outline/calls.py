@@ -25,7 +25,6 @@ from torch._dynamo import config
 from torch._dynamo.graph_deduplication import outline_repeats
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region, meaning
 from torch._dynamo.regions.frame import RegionCall
-from torch._dynamo.regions.options import under_compiled_autograd
 from torch._dynamo.regions.outcomes import Outcome, RegionInlineReason
 from torch._dynamo.regions.outline.draws import note_reads
 from torch._dynamo.regions.outline.fit import Fitter
@@ -40,12 +39,14 @@ from torch._dynamo.utils import counters
 log = logging.getLogger(__name__)
 
 
-def cut_out_calls(graph: torch.fx.Graph, calls: list[RegionCall], outliner: Outliner) -> None:
-    """Replaces ``calls``, the outermost calls noted in ``graph``, in place."""
-    if calls and under_compiled_autograd():
+def cut_out_calls(
+    graph: torch.fx.Graph, calls: list[RegionCall], outliner: Outliner, refused: RegionInlineReason | None
+) -> None:
+    """Replaces ``calls``, the outermost calls noted in ``graph``, in place: by operators if ``refused`` says why."""
+    if refused is not None:
         put_back_all(graph, calls)
         for call in calls:
-            _end(call, RegionInlineReason.COMPILED_AUTOGRAD)
+            _end(call, refused)
     elif calls:
         _Cutter(outliner).cut(graph, calls)
         if outliner.bodies:

@@ -42,9 +42,12 @@ def autocasts_of(first: Node, began_with: dict[str, torch.dtype]) -> list[tuple[
     ``began_with``: device -> dtype of the autocast that the frame began in.
     """
     entered: dict[str, tuple[torch.dtype | None, bool]] = {}
-    if torch._functorch.config.backward_pass_autocast != "same_as_forward":
+    backward: Any = torch._functorch.config.backward_pass_autocast
+    of_backward = set() if isinstance(backward, str) else {each["device_type"] for each in backward}
+    if backward != "same_as_forward":
         # The backward is traced under another autocast even where the program enters none of its own.
-        entered = {device: (dtype, True) for device, dtype in began_with.items()}
+        entered = dict.fromkeys(sorted(of_backward), (None, False))
+        entered.update((device, (dtype, True)) for device, dtype in began_with.items())
     kept = None
     for node in open_autocasts(first):
         if (keep := asks_to_keep(node)) is not None:
@@ -54,7 +57,7 @@ def autocasts_of(first: Node, began_with: dict[str, torch.dtype]) -> list[tuple[
             dtype = entered[device][0]
         entered[device] = (dtype, enabled)
     cache = False if kept else None  # Note [A body keeps no casts]
-    return [(d, dtype, on, cache) for d, (dtype, on) in entered.items() if on or d in began_with]
+    return [(d, dtype, on, cache) for d, (dtype, on) in entered.items() if on or d in began_with or d in of_backward]
 
 
 def _arguments(node: Node) -> tuple[str, torch.dtype | None, bool]:

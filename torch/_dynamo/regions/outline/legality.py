@@ -35,6 +35,7 @@ from torch.fx.operator_facts import (
     takes_gradients,
     writes_a_list,
 )
+from torch.fx.traceback import MEMORY_BUDGET_ANNOTATION_KEY
 
 
 Node = torch.fx.Node
@@ -188,3 +189,11 @@ def _refuse_broken_spans(view: GraphView, illegal: dict[int, IllegalReason]) -> 
         if len(whole) == len(pending):
             return
         pending = whole
+
+
+def has_memory_budget(graph: torch.fx.Graph) -> bool:
+    """Whether the program gives an operator a memory budget.
+
+    AOTAutograd takes a budget only if each operator of the forward has it, and the calls of bodies have none.
+    """
+    return any(MEMORY_BUDGET_ANNOTATION_KEY in (node.meta.get("custom") or ()) for node in graph.nodes)

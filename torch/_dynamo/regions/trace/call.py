@@ -21,11 +21,10 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo import config
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.regions.facts import begin_call
 from torch._dynamo.regions.frame import FRAME, PerFrame, RegionCall
-from torch._dynamo.regions.options import verifying
+from torch._dynamo.regions.options import verifying, weights_are_attributes
 from torch._dynamo.regions.outcomes import CannotReuse, Outcome, ReuseMissReason
 from torch._dynamo.regions.trace.deferred import DeferredConstant, OpenedTuples, defer_list, deferred_type, hold
 from torch._dynamo.regions.trace.differences import arguments_differ
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-# Whether the frame is traced for an export.
-_EXPORTED: PerFrame[bool] = PerFrame(lambda output: bool(output.export or config.install_free_tensors))
+# Whether Dynamo makes weights attributes of the frame's graph, by its own rules for that, and not inputs.
+_WEIGHTS_ARE_ATTRIBUTES: PerFrame[bool] = PerFrame(lambda output: weights_are_attributes(output.export))
 
 
 def call_region(
@@ -170,8 +169,8 @@ class PreparedArguments:
             raise CannotReuse(ReuseMissReason.INSIDE_HIGHER_ORDER_OP)
         if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
             raise CannotReuse(ReuseMissReason.INSIDE_TRANSFORM)
-        if _EXPORTED.of(tx.output):
-            raise CannotReuse(ReuseMissReason.EXPORTED)
+        if _WEIGHTS_ARE_ATTRIBUTES.of(tx.output):
+            raise CannotReuse(ReuseMissReason.WEIGHTS_ARE_ATTRIBUTES)
         self.constants: list[DeferredConstant] = []
         plain = _defer_all(args, kwargs, self.constants, opened)
         self.args, self.kwargs = _defer_lists(*plain)
