@@ -18,6 +18,7 @@ _DOORS = tuple(
     os.path.join("torch", *name.split("/"))
     for name in (
         "_dynamo/convert_frame.py",
+        "_dynamo/output_graph.py",
         "_dynamo/regions/stack_room.py",
         "_dynamo/regions/switch.py",
         "_inductor/compile_fx.py",

@@ -53,6 +53,8 @@ SYSTEMS = (
         (
             "torch._dynamo.regions.keys",
             "torch._dynamo.regions.policies",
+            "torch._dynamo.regions.renamed",
+            "torch._higher_order_ops.metadata_keys",
             "torch.fx.dtensor_facts",
             "torch.fx.operator_facts",
             "torch.utils._ambient_state",

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo import config
+from torch._higher_order_ops.metadata_keys import looks
 from torch._higher_order_ops.region_metadata import (
     OUTLINED,
     known_results,
-    looks,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch._higher_order_ops import region_tracing
-from torch._higher_order_ops.region_metadata import looks
+from torch._higher_order_ops.metadata_keys import looks
 
 
 class Graph:

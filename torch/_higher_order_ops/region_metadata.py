@@ -15,17 +15,15 @@ With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch._dynamo.regions.renamed import all_renamed
 from torch._guards import TracingContext
+from torch._higher_order_ops.metadata_keys import alike, looks, renaming_of
 from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
-from torch._library.fake_class_registry import FakeScriptObject
-from torch._library.opaque_object import should_hoist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager, plain_fake
 from torch.fx import Graph, GraphModule, Node
 
@@ -33,11 +31,6 @@ from torch.fx import Graph, GraphModule, Node
 # Key in the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the indices of the
 # operands that it writes to.
 OUTLINED = "region_outlined"
-
-
-def number(value: Any) -> Hashable:
-    """A size or stride as a comparable value: within one compile, equal expressions are the same number."""
-    return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
 def without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[Any]:
@@ -49,6 +42,12 @@ def region_cache(context: TracingContext | None = None) -> Any:
     """What the backend knows of the regions of the frame that is compiled; None outside of a compile."""
     context = context or TracingContext.try_get()
     return context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
+
+
+def renamings() -> list[dict[Any, Any]]:
+    """Symbols of bodies -> symbols that calls in the frame have in their place; see renaming.py of the outlining."""
+    cache = region_cache()
+    return [] if cache is None else cache.renamings
 
 
 def has_calls(graph: Graph) -> bool:
@@ -101,7 +100,7 @@ def known_results(
     name = "example_value" if outlined(body) else "val"
     taken = body.graph.find_nodes(op="placeholder")
     inputs = [node.meta.get(name) for node in taken]
-    symbols = renaming_of(inputs, operands)
+    symbols = renaming_of(inputs, operands, renamings())
     if symbols is None:
         return None
     every = examples_of_results(body, name)
@@ -116,7 +115,7 @@ def known_results(
         found = _as_in_body(mode, dict(zip(taken, operands)), [nodes[index] for index in there])
     else:
         return None
-    if len(found) != len(outputs) or not all(_alike(value, made, symbols) for value, made in zip(outputs, found)):
+    if len(found) != len(outputs) or not all(alike(value, made, symbols) for value, made in zip(outputs, found)):
         return None
     made: list[torch.Tensor | None] = [None] * len(every)
     for index, value in zip(there, found):
@@ -132,7 +131,7 @@ def _verify(subgraph: Any, operands: tuple[Any, ...], made: list[Any], mode: Fak
         return
     with mode or contextlib.nullcontext():
         ran = subgraph(*operands)
-    same = len(ran) == len(made) and all(r is m or _alike(r, m) for r, m in zip(ran, made))
+    same = len(ran) == len(made) and all(r is m or alike(r, m) for r, m in zip(ran, made))
     if not same or _sharing(operands, ran) != _sharing(operands, made):
         raise AssertionError(f"a body returns {ran}, and it was known to return {made}")
 
@@ -144,80 +143,6 @@ def _state_matters(body: GraphModule, operands: tuple[Any, ...]) -> bool:
         return True
     above = not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
     return above and any(isinstance(value, torch.Tensor) and value.requires_grad for value in operands)
-
-
-def looks(value: Any) -> Hashable:
-    """All metadata of a fake tensor that an operator can observe; None for anything else."""
-    if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
-        return None
-    shape: Any = value.shape
-    stride: Any = value.stride()
-    if value._has_symbolic_sizes_strides:
-        shape, stride = tuple(map(number, shape)), tuple(map(number, stride))
-    return (
-        shape,
-        stride,
-        number(value.storage_offset()),
-        # The storage of a view may be larger than its sizes say.
-        _bytes(value),
-        value.dtype,
-        value.device,
-        value.is_conj(),
-        value.is_neg(),
-    )
-
-
-def _bytes(value: torch.Tensor) -> Hashable:
-    size = number(value.untyped_storage().nbytes())
-    return sympy.expand(size) if isinstance(size, sympy.Expr) else size  # equal sizes may be a product or a sum
-
-
-def _alike(one: Any, other: Any, symbols: dict[Any, Any] | None = None) -> bool:
-    """Whether two values have the same metadata, if ``symbols`` replaces symbols of the first."""
-    if isinstance(one, (int, torch.SymInt)) and isinstance(other, (int, torch.SymInt)):
-        return _renamed(number(one), symbols) == number(other)
-    if (kind := lifted_class(one)) is not None:
-        return kind is lifted_class(other)
-    key = looks(one)
-    return key is not None and _renamed(key, symbols) == looks(other)
-
-
-def _renamed(key: Any, symbols: dict[Any, Any] | None) -> Any:
-    if not symbols:
-        return key
-    if isinstance(key, sympy.Basic):
-        return key.xreplace(symbols)
-    return tuple(_renamed(each, symbols) for each in key) if type(key) is tuple else key
-
-
-def renaming_of(inputs: Sequence[Any], operands: Sequence[Any]) -> dict[Any, Any] | None:
-    """The symbols of ``operands`` in the place of those of a body's ``inputs``; None if the metadata differs otherwise.
-
-    See Note [A body serves sizes of several names] in torch/_dynamo/regions/outline/renaming.py.
-    """
-    if len(inputs) != len(operands):
-        return None
-    if all(map(_alike, inputs, operands)):
-        return {}
-    symbols: dict[Any, Any] = {}
-    cache = region_cache()
-    if cache is None or not cache.renamings:
-        return None
-    for one, other in zip(inputs, operands):
-        if isinstance(one, torch.SymInt):
-            symbols.setdefault(number(one), number(other))
-        elif isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.dim() == other.dim():
-            symbols.update(zip(map(number, one.shape), map(number, other.shape)))
-    symbols = {old: new for old, new in symbols.items() if isinstance(old, sympy.Symbol) and old != new}
-    if not any(symbols.items() <= known.items() for known in cache.renamings):
-        return None
-    return symbols if all(_alike(one, other, symbols) for one, other in zip(inputs, operands)) else None
-
-
-def lifted_class(value: Any) -> type | None:
-    """The class of an object that a graph takes as an input because of its class; None for anything else."""
-    kind = type(value.real_obj) if type(value) is FakeScriptObject else type(value)
-    return kind if should_hoist(kind) else None
 
 
 def _storages(values: Iterable[Any]) -> list[int]:

@@ -19,11 +19,11 @@ from collections.abc import Callable, Container, Hashable
 from typing import Any
 
 import torch
+from torch._higher_order_ops.metadata_keys import number
 from torch._higher_order_ops.region_metadata import (
     OUTLINED,
     body_of,
     examples_of_results,
-    number,
     outlined,
     region_cache,
 )

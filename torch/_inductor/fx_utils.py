@@ -10,7 +10,8 @@ import operator
 from typing import Any
 
 import torch
-from torch._higher_order_ops.region_metadata import is_static, lifted_class, number
+from torch._higher_order_ops.metadata_keys import lifted_class, number
+from torch._higher_order_ops.region_metadata import is_static
 from torch._inductor.fx_utils import get_fake
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dynamo.regions.renamed import SYMBOLIC
-from torch._higher_order_ops.region_metadata import lifted_class, number
+from torch._higher_order_ops.metadata_keys import lifted_class, number
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.dtensor_facts import Mesh, is_dtensor, is_mesh, is_placement

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import torch
 from torch._functorch._aot_autograd.region_seeds import SEEDS, example_of_seeds
-from torch._higher_order_ops.region_metadata import renaming_of
+from torch._higher_order_ops.metadata_keys import renaming_of
+from torch._higher_order_ops.region_metadata import renamings
 from torch._inductor import config, ir
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.regions.bodies import prepare
@@ -61,7 +62,7 @@ def _values_of_operands(subgraph: Any, taken: list[Any]) -> list[Any]:
         operands = node.args[4 if effect else 2 :]
         values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
     # See Note [A body serves sizes of several names] in torch/_dynamo/regions/outline/renaming.py.
-    if renaming_of(taken, values):
+    if renaming_of(taken, values, renamings()):
         return taken
     # The body's metadata is valid for the strides of its inputs; the strides of this call may have changed since.
     alike = not eager and len(taken) == len(values) and all(map(_differ_in_strides_only, taken, values))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.outline.symbols import input_of
 from torch._guards import TracingContext
-from torch._higher_order_ops.region_metadata import region_cache
+from torch._higher_order_ops.region_metadata import region_cache, renamings
 
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def composed(first: Renaming, other: Renaming) -> Renaming:
 
 def note_renaming(symbols: Renaming) -> None:
     """Notes that the frame has a call with ``symbols`` in the place of the body's."""
-    region_cache().renamings.append(symbols)
+    renamings().append(symbols)
 
 
 def guard_alike(env: Any, context: TracingContext) -> None:

@@ -1,0 +1,91 @@
+"""The metadata of values as keys, and whether two values, or the operands of two calls, have the same."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._library.fake_class_registry import FakeScriptObject
+from torch._library.opaque_object import should_hoist
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+def number(value: Any) -> Hashable:
+    """A size or stride as a comparable value: within one compile, equal expressions are the same number."""
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def looks(value: Any) -> Hashable:
+    """All metadata of a fake tensor that an operator can observe; None for anything else."""
+    if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
+        return None
+    shape: Any = value.shape
+    stride: Any = value.stride()
+    if value._has_symbolic_sizes_strides:
+        shape, stride = tuple(map(number, shape)), tuple(map(number, stride))
+    return (
+        shape,
+        stride,
+        number(value.storage_offset()),
+        # The storage of a view may be larger than its sizes say.
+        _bytes(value),
+        value.dtype,
+        value.device,
+        value.is_conj(),
+        value.is_neg(),
+    )
+
+
+def _bytes(value: torch.Tensor) -> Hashable:
+    size = number(value.untyped_storage().nbytes())
+    return sympy.expand(size) if isinstance(size, sympy.Expr) else size  # equal sizes may be a product or a sum
+
+
+def alike(one: Any, other: Any, symbols: dict[Any, Any] | None = None) -> bool:
+    """Whether two values have the same metadata, if ``symbols`` replaces symbols of the first."""
+    if isinstance(one, (int, torch.SymInt)) and isinstance(other, (int, torch.SymInt)):
+        return _renamed(number(one), symbols) == number(other)
+    if (kind := lifted_class(one)) is not None:
+        return kind is lifted_class(other)
+    key = looks(one)
+    return key is not None and _renamed(key, symbols) == looks(other)
+
+
+def _renamed(key: Any, symbols: dict[Any, Any] | None) -> Any:
+    if not symbols:
+        return key
+    if isinstance(key, sympy.Basic):
+        return key.xreplace(symbols)
+    return tuple(_renamed(each, symbols) for each in key) if type(key) is tuple else key
+
+
+def renaming_of(
+    inputs: Sequence[Any], operands: Sequence[Any], known: Iterable[dict[Any, Any]]
+) -> dict[Any, Any] | None:
+    """The symbols of ``operands`` in the place of those of a body's ``inputs``; None if the metadata differs otherwise.
+
+    ``known``: which symbols a call of the frame may have in the place of a body's.
+    See Note [A body serves sizes of several names] in torch/_dynamo/regions/outline/renaming.py.
+    """
+    if len(inputs) != len(operands):
+        return None
+    if all(map(alike, inputs, operands)):
+        return {}
+    symbols: dict[Any, Any] = {}
+    for one, other in zip(inputs, operands):
+        if isinstance(one, torch.SymInt):
+            symbols.setdefault(number(one), number(other))
+        elif isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.dim() == other.dim():
+            symbols.update(zip(map(number, one.shape), map(number, other.shape)))
+    symbols = {old: new for old, new in symbols.items() if isinstance(old, sympy.Symbol) and old != new}
+    if not any(symbols.items() <= each.items() for each in known):
+        return None
+    return symbols if all(alike(one, other, symbols) for one, other in zip(inputs, operands)) else None
+
+
+def lifted_class(value: Any) -> type | None:
+    """The class of an object that a graph takes as an input because of its class; None for anything else."""
+    kind = type(value.real_obj) if type(value) is FakeScriptObject else type(value)
+    return kind if should_hoist(kind) else None
