@@ -70,6 +70,7 @@ OPERATORS = {
 # BypassReason: why Inductor does not keep a compiled body for other programs. It compiles it once for this one.
 NOT_KEPT = {
     "OFF": "Turn the caches on (`force_disable_caches`).",
+    "STOCK": "Give passes of your own the class `CustomGraphPass` or `CustomSchedulerPass`, with a `uuid`.",
     "WRAPPER": "Use Python's wrapper (`cpp_wrapper` off).",
     "DEVICE": "Nothing: only code for the CPU is kept.",
     "BACKEND": "Nothing: another code generator is registered.",

@@ -31,7 +31,7 @@ from torch._higher_order_ops.region_metadata import region_cache, renamings
 
 
 if TYPE_CHECKING:
-    from torch._dynamo.graph_region_tracker import GraphRegionTracker
+    import torch.fx
     from torch._dynamo.regions.frame import RegionCall
     from torch._dynamo.regions.outline.graph_view import GraphView
 
@@ -40,14 +40,17 @@ if TYPE_CHECKING:
 Renaming = dict[Any, Any]
 
 
-def shares_body(view: GraphView, tracker: GraphRegionTracker, call: RegionCall, symbols: Renaming) -> bool:
-    """Whether a stamp of ``call`` with ``symbols`` in the place of the call's may be a call of the same body."""
-    if tracker.began_with_grad or any(view.needs_grad[view.position[n]] for n in call.nodes if not n._erased):
+def shares_body(view: GraphView, graph: torch.fx.Graph, call: RegionCall, symbols: Renaming) -> bool:
+    """Whether a stamp of ``call`` with ``symbols`` in the place of the call's may be a call of the same body.
+
+    The frame began without grad mode.
+    """
+    if any(view.needs_grad[view.position[node]] for node in call.nodes if not node._erased):
         return False
     env: Any = TracingContext.get().fake_mode.shape_env  # type: ignore[union-attr]
     # The others are what these are: the shape environment holds two sizes of a layer to be equal.
     own = {symbol for pair in symbols.items() for symbol in pair if env.replace(symbol) == symbol}
-    if any(input_of(call.nodes[0].graph, symbol) is None for symbol in own):
+    if any(input_of(graph, symbol) is None for symbol in own):
         return False
     back = {new: old for old, new in symbols.items()}
     known = {guard.expr for guard in env.guards}
@@ -82,8 +85,9 @@ def guard_alike(env: Any, context: TracingContext) -> None:
     while cache is not None and cache.renamings and made != len(env.guards):
         made = len(env.guards)  # again: a symbol of a call may be one of another body
         for symbols in cache.renamings:
+            known = {guard.expr for guard in env.guards}
             for expression in _renamed_guards(env, symbols):
-                if not env.evaluate_expr(expression):
+                if expression not in known and not env.evaluate_expr(expression):
                     raise AssertionError(f"{expression} does not hold, though it does of the body's symbols")
 
 

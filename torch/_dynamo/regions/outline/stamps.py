@@ -90,11 +90,9 @@ def _kinds_of_stamps(
         for stamp in call.stamps:
             # An operand or result is written in a way that a call may not hide: the operators must be in the graph.
             at = view.position[stamp.node]
-            hidden = (
-                (bool(stamp.symbols) and not shares_body(view, tracker, call, stamp.symbols))
-                or view.is_in_span(at)
-                or not view.written_at(at) <= view.held_alone(view.operands[at])
-            )
+            hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
+            if stamp.symbols:
+                hidden = hidden or tracker.began_with_grad or not shares_body(view, graph, call, stamp.symbols)
             hidden = hidden or _returns_a_view(view, stamp) or at in not_saved
             hidden = hidden or (at in view.keeping_casts and call_shares_cast(stamp.node, tracker.bodies.module))
             used = {n: view.position[result] for n, result in stamp.results.items() if is_used(result, ())}
