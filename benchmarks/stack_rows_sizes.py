@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.stack_rows import BATCH, HEADS, HIDDEN, ROWS, Decoder, Made, _called, _ids, row
+from benchmarks.stack_rows import BATCH, ROWS, Decoder, Made, _called, _ids, _llama, row
 
 
 __all__ = ["ROWS"]
@@ -49,21 +49,19 @@ class _Decoding(torch.nn.Module):
     """A step of decoding: one token, and a cache that grows by it."""
 
     def __init__(self, layers: int) -> None:
-        from transformers import DynamicCache, LlamaConfig, LlamaModel
+        from transformers import DynamicCache
 
         super().__init__()
-        sizes = {"hidden_size": HIDDEN, "intermediate_size": 2 * HIDDEN, "num_hidden_layers": layers}
-        heads = {"num_attention_heads": HEADS, "num_key_value_heads": HEADS}
-        self.model = LlamaModel(LlamaConfig(**sizes, **heads, vocab_size=128)).eval()
+        self.model: Any = _llama(layers).model.eval()
         self.cache: Any = DynamicCache(config=self.model.config)
         with torch.no_grad():
-            self.model(torch.randint(128, (1, 8)), past_key_values=self.cache)
+            self.model(torch.randint(128, (1, 8)), past_key_values=self.cache, use_cache=True)
         for layer in self.cache.layers:
             _dynamic(layer.keys, 2), _dynamic(layer.values, 2)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return self.model(ids, past_key_values=self.cache).last_hidden_state  # type: ignore[no-any-return]
+            return self.model(ids, past_key_values=self.cache, use_cache=True).last_hidden_state  # type: ignore[no-any-return]
 
 
 @row("a step of decoding with DynamicCache, no gradient")

@@ -57,7 +57,7 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
 def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
     """What the backend compiled.  See Note [A body serves sizes of several names]."""
     compiled = stock("torch._dynamo.output_graph:OutputGraph.call_user_compiler")(self, gm, example_inputs)
-    guard_alike(self.shape_env, self.tracing_context)
+    guard_alike(self.shape_env)
     return compiled
 
 

@@ -46,19 +46,20 @@ def _bytes(value: torch.Tensor) -> Hashable:
 def alike(one: Any, other: Any, symbols: dict[Any, Any] | None = None) -> bool:
     """Whether two values have the same metadata, if ``symbols`` replaces symbols of the first."""
     if isinstance(one, (int, torch.SymInt)) and isinstance(other, (int, torch.SymInt)):
-        return _renamed(number(one), symbols) == number(other)
+        return renamed_key(number(one), symbols) == number(other)
     if (kind := lifted_class(one)) is not None:
         return kind is lifted_class(other)
     key = looks(one)
-    return key is not None and _renamed(key, symbols) == looks(other)
+    return key is not None and renamed_key(key, symbols) == looks(other)
 
 
-def _renamed(key: Any, symbols: dict[Any, Any] | None) -> Any:
+def renamed_key(key: Any, symbols: dict[Any, Any] | None) -> Any:
+    """A key of metadata with ``symbols`` replaced in its expressions."""
     if not symbols:
         return key
     if isinstance(key, sympy.Basic):
         return key.xreplace(symbols)
-    return tuple(_renamed(each, symbols) for each in key) if type(key) is tuple else key
+    return tuple(renamed_key(each, symbols) for each in key) if type(key) is tuple else key
 
 
 def renaming_of(

@@ -38,9 +38,9 @@ def without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[An
     return contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
 
 
-def region_cache(context: TracingContext | None = None) -> Any:
+def region_cache() -> Any:
     """What the backend knows of the regions of the frame that is compiled; None outside of a compile."""
-    context = context or TracingContext.try_get()
+    context = TracingContext.try_get()
     return context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph) if context else None
 
 

@@ -67,27 +67,21 @@ class Beside(Model):
 
 class Collects(Of):
     kind = Lifted
-
-    def forward(self, x, mask):
-        found = []
-        for layer in self.layers:
-            x, other = layer(x, mask)
-            found.append(other)
-        return x, found
-
-
-class CollectsSome(Of):
-    """It uses a result of the last layers that it does not use of the others."""
-
-    kind = Lifted
+    first_used = 0
 
     def forward(self, x, mask):
         found = []
         for k, layer in enumerate(self.layers):
             x, other = layer(x, mask)
-            if k >= LAYERS - 2:
+            if k >= self.first_used:
                 found.append(other)
         return x, found
+
+
+class CollectsSome(Collects):
+    """It uses a result of the last layers that it does not use of the others."""
+
+    first_used = LAYERS - 2
 
 
 def _run(program, model, lengths, other=None):
@@ -152,7 +146,17 @@ def test_guards_on_sizes_are_those_of_flat(make, kind, backend):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize(
-    "make, kind", [(Model, "attends"), (Model, "grows"), (Model, "takes_half"), (Collects, "grows")]
+    "make, kind",
+    [
+        (Model, "attends"),
+        (Model, "attends_to_two"),
+        (Model, "grows"),
+        (Model, "takes_half"),
+        (Beside, "attends"),
+        (Collects, "attends"),
+        (Collects, "grows"),
+        (OfWriters, "attends"),
+    ],
 )
 def test_each_call_has_the_length_of_its_own_tensor(make, kind, backend):
     frames = []
@@ -165,6 +169,19 @@ def test_each_call_has_the_length_of_its_own_tensor(make, kind, backend):
                 _same(got, expected)
         frames.append(counter.frame_count)
     assert frames[0] == frames[1]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@torch._inductor.config.patch(fallback_random=True)
+def test_draws_are_those_of_flat(backend):
+    """Flat Inductor draws eager's numbers for some lengths only."""
+    found = []
+    for on in (True, False):
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(use_graph_deduplication=on):
+            model, program, _ = _second(OfDrawers, "attends", backend)
+            found.append(_run(program, model, [9, 4, 11, 5, 8]))
+    _same(*found)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
@@ -182,7 +199,10 @@ def test_what_a_body_returns_with_other_symbols_is_what_it_makes(make, kind):
     assert counters["regions"]["verified"]
 
 
-def _last_call_first(graph):
+moved = []
+
+
+def _first_call_last(graph):
     """Moves the first call of a body, with its results, behind the last one."""
     calls = graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
     if len(calls) < LAYERS - 1:
@@ -193,12 +213,9 @@ def _last_call_first(graph):
     moved.append(len(calls))
 
 
-moved = []
-
-
 def test_a_body_is_lowered_for_its_own_symbols_whichever_call_comes_first():
     moved.clear()
-    with torch._inductor.config.patch(post_grad_custom_post_pass=_last_call_first):
+    with torch._inductor.config.patch(post_grad_custom_post_pass=_first_call_last):
         model, program, counter = _second(Beside, "attends", "inductor")
         assert moved
         got, expected = (_run(run, model, [9, 4, 11, 5, 8]) for run in (program, model))

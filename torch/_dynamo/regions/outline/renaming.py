@@ -72,19 +72,18 @@ def composed(first: Renaming, other: Renaming) -> Renaming:
 
 def note_renaming(symbols: Renaming) -> None:
     """Notes that the frame has a call with ``symbols`` in the place of the body's."""
-    renamings().append(symbols)
+    region_cache().renamings.append(symbols)
 
 
-def guard_alike(env: Any, context: TracingContext) -> None:
+def guard_alike(env: Any) -> None:
     """Guards, of the symbols of each call of a body, what the shape environment has guarded of the body's.
 
     To be called when the backend has compiled the frame's graph, and before Dynamo writes the frame's guards.
     """
-    cache = region_cache(context)
-    made = -1
-    while cache is not None and cache.renamings and made != len(env.guards):
+    all_symbols, made = renamings(), -1
+    while all_symbols and made != len(env.guards):
         made = len(env.guards)  # again: a symbol of a call may be one of another body
-        for symbols in cache.renamings:
+        for symbols in all_symbols:
             known = {guard.expr for guard in env.guards}
             for expression in _renamed_guards(env, symbols):
                 if expression not in known and not env.evaluate_expr(expression):

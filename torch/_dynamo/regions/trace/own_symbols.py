@@ -26,13 +26,13 @@ import itertools
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import sympy
 import torch
 import torch.fx
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.renamed import SYMBOLIC
 from torch._dynamo.regions.trace.substitution import Resolver
 from torch._guards import Source
+from torch._higher_order_ops.metadata_keys import renamed_key
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -207,11 +207,7 @@ class SymbolMap:
 
     def renamed(self, key: Any) -> Any:
         """A key of this call's tensor, with the expressions that the shape environment will hold its symbols to be."""
-        if not self._ends:
-            return key
-        if isinstance(key, sympy.Basic):
-            return key.xreplace(self._ends)
-        return tuple(map(self.renamed, key)) if type(key) is tuple else key
+        return renamed_key(key, self._ends)
 
     def guards(self) -> list[Any]:
         """The expressions that tracing this call would guard of its symbols."""
