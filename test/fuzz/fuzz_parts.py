@@ -179,6 +179,27 @@ PARTS: dict[str, Part] = {
     },
 }
 
+# What a marked method returns beside ``h``, and the value of the layer, where ``r`` is that result.
+RESULTS: dict[str, tuple[str, str]] = {
+    "result_more": ("h.cos()", "h + r"),
+    "result_unused": ("h.cos()", "h"),
+    "result_argument": ("x", "h + r"),
+    "result_twice": ("h", "h * r"),
+    "result_twice_written": ("h", "r.add_(0.5) * h"),
+    "result_view": ("h.t()", "h + r.t()"),
+    "result_view_written": ("h.t()", "h.mul_(2) + r.t()"),
+    "result_detached": ("h.detach()", "h + r"),
+    "result_asked": ("h.detach()", "h * (2 if r.requires_grad else 3)"),
+    "result_weight": ("s.lin.weight", "h @ r"),
+    "result_integers": ("h.argmax(-1)", "h + r[:, None]"),
+    "result_size": ("h.size(0)", "h * r"),
+    "result_half": ("h.narrow(0, 0, h.size(0) // 2)", "h + r.sum(0)"),
+    "result_none": ("None", "h * 2 if r is None else h"),
+    "result_nested": ("{'k': (h.sum(), 2.0)}", "h * r['k'][1] + r['k'][0]"),
+    "result_layer": ("s", "h * len(r.lin.weight)"),
+    "result_made": ("torch.ones(3)", "h + r"),
+}
+
 # Statements of the model's loop before its call number {i}, which stand behind an ``if``. B needs a part with ``s.b``.
 BETWEEN: dict[str, str] = {
     "write_buffer": "ls[{j}].b.mul_(s.w)",

@@ -53,7 +53,7 @@ class Between:
 class Program:
     """A model of ``len(classes)`` layers, what is called, and what changes between the calls."""
 
-    form: str  # forward, function, method or helper: what is marked
+    form: str  # forward, function, method, helper or a key of RESULTS: what is marked
     container: str  # module_list, list, dict, module_dict, tuple, once, sequential or attributes
     classes: tuple[int, ...]  # the class of each layer
     parts: tuple[tuple[str, ...], ...]  # the parts of each class
@@ -76,7 +76,7 @@ class Program:
 
 def tags(program: Program) -> frozenset[str]:
     """What a program consists of: two finds of one kind of failure are told apart by these."""
-    found: set[str] = set()
+    found: set[str] = {f"part {program.form}"} if program.form.startswith("result_") else set()
     for parts in program.parts:
         found.update(f"part {name}" for name in parts)
     for thing in program.things:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 
 from fuzz_kinds import KINDS
-from fuzz_parts import BETWEEN, CHANGES, PARTS
+from fuzz_parts import BETWEEN, CHANGES, PARTS, RESULTS
 from fuzz_program import Between, Change, Program, Thing, Use
 
 
@@ -109,6 +109,10 @@ class _Printer:
             helper = ["@region", f"def part{number}(s, h):", *("    " + line for line in body)]
             self.helpers.append("\n".join(helper) + "\n")
             body = [f"return part{number}(s, h)"]
+        elif program.form in RESULTS:
+            returned, used = RESULTS[program.form]
+            head = [f"    def forward(s, h): h, r = s.step(h); return {used}", "    @region", "    def step(s, h):"]
+            body[-1] = f"return h, {returned}"
         else:
             head = ["    def forward(s, h):"]
         return "\n".join([*lines, *head, *("        " + line for line in body)]) + "\n"
