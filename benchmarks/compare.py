@@ -1,6 +1,6 @@
 """What a user can choose from, side by side: torch as it is installed, each block compiled by itself, and regions.
 
-    python -m benchmarks.compare [NAME...] [--backend inductor] [--layers 12] [--repeat 5] [--out DIR]
+    python -m benchmarks.compare [NAME...] [--backend inductor] [--layers 12] [--repeat 5] [--missing] [--out DIR]
 
 A training step of each architecture in the modes ``COMPARED`` of ``benchmarks/modes.py``, each mode in a process of its
 own, in turns.  The first turn of an architecture fills caches of operators and does not count.  A turn is: the first
@@ -9,13 +9,13 @@ the cache (warm); later steps (run); and what one of these holds at most (peak).
 that the compiler's processes are in them.  Results, gradients, buffers and the random state must equal those of stock
 flat, or the cell says what differs; a mode that fails says with what.
 
-Writes DIR/compare.md, compare.json (all that was measured) and, where matplotlib is installed, compare.png.
+Writes DIR/compare.md, compare.json (all that was measured, see benchmarks/kept.py) and, where matplotlib is installed,
+compare.png.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
+from benchmarks.kept import Kept, add_missing_option
 from benchmarks.modes import (
     COMPARED,
     FLAG,
@@ -34,7 +35,6 @@ from benchmarks.modes import (
     STOCK_FLAT,
     STOCK_MARK,
     Worker,
-    conditions,
     in_turns,
     serve,
 )
@@ -132,12 +132,12 @@ def _cell(row: dict[str, Any], mode: str, what: str) -> str:
     return f"{text}, differs" if "said" in row[mode] else text
 
 
-def table(rows: dict[str, dict[str, Any]], kind: dict[str, Any]) -> str:
-    """The rows as Markdown: one table for each of what is measured."""
+def table(rows: dict[str, dict[str, Any]], kind: dict[str, Any], conditions: str) -> str:
+    """The rows, measured under ``conditions``, as Markdown: one table for each of what is measured."""
     lines = [
         f"Training step, {kind['layers']} layers, {kind['backend']}; least of {kind['repeat']}, the median in "
         "brackets, and the ratio of the least to stock flat's.",
-        kind["conditions"],
+        conditions,
     ]
     for what in MEASURED:
         lines += [
@@ -187,6 +187,7 @@ def main() -> None:
     parser.add_argument("--backend", default="inductor")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--repeat", type=int, default=5)
+    add_missing_option(parser)
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -196,20 +197,19 @@ def main() -> None:
         return
     if unknown := set(options.names) - set(BLOCKS):
         parser.error(f"no blocks are known of {', '.join(sorted(unknown))}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    kind = {each: getattr(options, each) for each in ("layers", "backend", "repeat")} | {"conditions": conditions()}
-    rows: dict[str, dict[str, Any]] = {}
+    kind = {each: getattr(options, each) for each in ("layers", "backend", "repeat")}
+    kept = Kept(options.out / "compare.json", [*BLOCKS].index, kind)
     workers = {mode: Worker("benchmarks.compare", mode) for mode in COMPARED}
     try:
-        for name in options.names or NAMES:
-            rows[name] = measure(name, workers, options)
-            (options.out / "compare.json").write_text(json.dumps({"kind": kind, "rows": rows}, indent=1) + "\n")
-            print(name, {mode: _cell(rows[name], mode, "cold") for mode in COMPARED}, flush=True)
+        for name in kept.wanted(options.names or NAMES, options.missing):
+            row = measure(name, workers, options)
+            kept.add(name, row)
+            print(name, {mode: _cell(row, mode, "cold") for mode in COMPARED}, flush=True)
     finally:
         for worker in workers.values():
             worker.close()
-    (options.out / "compare.md").write_text(table(rows, kind))
-    plot(rows, options.out / "compare.png")
+    (options.out / "compare.md").write_text(table(kept.rows, kind, kept.conditions()))
+    plot(kept.rows, options.out / "compare.png")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the first call costs, cold and warm: torch as it is, each block compiled by itself, and regions.
 
     python -m benchmarks.first_call [--models llama gpt2 vit dit] [--phases infer train] [--layers 2 8 16 32 64]
-        [--modes "stock flat" "per-block compile" mark flag] [--backend inductor] [--repeat 3] [--out DIR]
+        [--modes "stock flat" "per-block compile" mark flag] [--backend inductor] [--repeat 3] [--missing] [--out DIR]
     python -m benchmarks.first_call --profile flag [--models llama] [--phases train] [--layers 16]
 
 A first call is the first of its process, with its backward in training: what a compile imports is in it. It is
@@ -14,7 +14,7 @@ A cell has the least and, in brackets, the median. A ratio is over per-block com
 most layers over the fewest. ``--profile`` prints the stages of one cold and one warm call of a mode, as torch reports
 them, and the functions in which the cold one spends most CPU time itself.
 
-Writes DIR/first_call.md and first_call.json.
+Writes DIR/first_call.md and first_call.json (benchmarks/kept.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ import torch
 import torch._dynamo
 
 from benchmarks.compare import compiled_in
-from benchmarks.modes import FLAG, MARK, PER_BLOCK, STOCK_FLAT, conditions, environment, in_turns
+from benchmarks.kept import Kept, add_missing_option
+from benchmarks.modes import FLAG, MARK, PER_BLOCK, STOCK_FLAT, environment, in_turns
 from benchmarks.zoo_more import build
 from benchmarks.zoo_table import difference, seen_of
 
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--backend", default="inductor")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--profile", choices=CHOICES)
+    add_missing_option(parser)
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--one", nargs=7, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -186,18 +188,29 @@ def main() -> None:
     if options.profile:
         _print_profile(options)
         return
-    options.out.mkdir(parents=True, exist_ok=True)
+    kind = {"modes": [*options.modes], "backend": options.backend, "repeat": options.repeat}
+    kept = Kept(options.out / "first_call.json", _order, kind)
+    asked = [f"{n} {p} {layers}" for n in options.models for p in options.phases for layers in options.layers]
+    for row in kept.wanted(asked, options.missing):
+        name, phase, layers = row.split()
+        runs, said = measure(name, phase, int(layers), options)
+        kept.add(row, {"runs": runs, "said": said})
+        (options.out / "first_call.md").write_text(_table_of(kept))
+    print(_table_of(kept))
+
+
+def _order(row: str) -> tuple[int, str, int]:
+    name, phase, layers = row.split()
+    return [*MODELS].index(name), phase, int(layers)
+
+
+def _table_of(kept: Kept) -> str:
     rows, said = {}, []
-    for name in options.models:
-        for phase in options.phases:
-            for layers in options.layers:
-                rows[name, phase, layers], differing = measure(name, phase, layers, options)
-                said += differing
-                text = table(rows, said, conditions())
-                (options.out / "first_call.md").write_text(text)
-                plain = {" ".join(map(str, row)): runs for row, runs in rows.items()}
-                (options.out / "first_call.json").write_text(json.dumps(plain, indent=1))
-    print(text)
+    for row, found in kept.rows.items():
+        name, phase, layers = row.split()
+        rows[name, phase, int(layers)] = found["runs"]
+        said += found["said"]
+    return table(rows, said, kept.conditions())
 
 
 if __name__ == "__main__":

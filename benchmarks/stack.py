@@ -1,6 +1,6 @@
 """What people put around a repeated layer when they train: what of the flag's gain is left with each feature.
 
-    python -m benchmarks.stack [ROW...] [--layers 8] [--backend aot_eager] [--repeat 5] [--out DIR]
+    python -m benchmarks.stack [ROW...] [--layers 8] [--backend aot_eager] [--repeat 5] [--missing] [--out DIR]
 
 Each row (benchmarks/stack_rows.py) is a decoder with one feature, and one training step of it that is compiled cold.
 The modes (benchmarks/modes.py) have processes of their own, which take turns. A process has compiled the row once
@@ -34,12 +34,16 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from benchmarks.modes import FLAG, OVERLAY_FLAT, STOCK_FLAT, conditions, environment, equality, options_of_rows
+from benchmarks.kept import Kept, add_missing_option
+from benchmarks.modes import FLAG, OVERLAY_FLAT, STOCK_FLAT, environment, equality, options_of_rows
 from benchmarks.run_time import peak
 from benchmarks.stack_rows_sizes import ROWS
 
 
 MODES = (STOCK_FLAT, OVERLAY_FLAT, FLAG)
+_COLUMNS = ["row", *MODES, "flag / overlay flat", "flag / stock flat", "outlined", "saved: overlay flat, flag", "peak"]
+_COLUMNS += ["run", "equal"]
+_HEAD = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
 
 
 def _step(module: Any, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -128,7 +132,8 @@ def _ask(worker: subprocess.Popen[str]) -> dict[str, Any]:
     return json.loads(answer)  # type: ignore[no-any-return]
 
 
-def _line(name: str, turns: dict[str, list[dict[str, Any]]]) -> str:
+def _row(name: str, turns: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The cells of a row, and the ratio that the picture shows."""
     seconds = {mode: [turn["seconds"] for turn in turns[mode]] for mode in MODES}
     ratios = []
     for base in (OVERLAY_FLAT, STOCK_FLAT):
@@ -147,40 +152,36 @@ def _line(name: str, turns: dict[str, list[dict[str, Any]]]) -> str:
         f"{run[FLAG] / run[OVERLAY_FLAT]:.2f}",
         equality(flag["values"], flat["values"]),
     ]
-    return f"| {' | '.join(cells)} |"
+    least = {mode: min(of) for mode, of in seconds.items()}
+    return {"cells": cells, "ratio": least[FLAG] / least[STOCK_FLAT]}
 
 
 def main() -> None:
     parser = options_of_rows(__doc__, ROWS, backend="aot_eager", repeat=5)
+    add_missing_option(parser)
     parser.add_argument("--serve", choices=MODES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         _serve(options.rows[0], options.serve, options.layers, options.backend)
         return
-    columns = [
-        "row",
-        *MODES,
-        "flag / overlay flat",
-        "flag / stock flat",
-        "outlined",
-        "saved: overlay flat, flag",
-        "peak",
-        "run",
-        "equal",
-    ]
-    said = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    print("\n".join(said))
-    ratios = {}
-    for name in options.rows or ROWS:
-        turns = _turns(name, options.layers, options.backend, options.repeat)
-        least = {mode: min(turn["seconds"] for turn in turns[mode]) for mode in MODES}
-        ratios[name] = least[FLAG] / least[STOCK_FLAT]
-        said.append(_line(name, turns))
-        print(said[-1], flush=True)
+    kept = None
+    rows = options.rows or [*ROWS]
     if options.out is not None:
-        file = options.out / f"stack_{options.backend}.md"
-        file.write_text(f"{conditions()}\n\n" + "\n".join(said) + f"\n\n![flag over stock flat]({file.stem}.png)\n")
-        _picture(ratios, file.with_suffix(".png"))
+        kind = {each: getattr(options, each) for each in ("layers", "backend", "repeat")}
+        kept = Kept(options.out / f"stack_{options.backend}.json", [*ROWS].index, kind)
+        rows = kept.wanted(rows, options.missing)
+    print("\n".join(_HEAD))
+    for name in rows:
+        row = _row(name, _turns(name, options.layers, options.backend, options.repeat))
+        print(f"| {' | '.join(row['cells'])} |", flush=True)
+        if kept is not None:
+            kept.add(name, row)
+            lines = [*_HEAD, *(f"| {' | '.join(each['cells'])} |" for each in kept.rows.values())]
+            file = kept.path.with_suffix(".md")
+            file.write_text(
+                f"{kept.conditions()}\n\n" + "\n".join(lines) + f"\n\n![flag over stock flat]({file.stem}.png)\n"
+            )
+            _picture({each: row["ratio"] for each, row in kept.rows.items()}, file.with_suffix(".png"))
 
 
 def _turns(name: str, layers: int, backend: str, repeat: int) -> dict[str, list[dict[str, Any]]]:

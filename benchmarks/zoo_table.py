@@ -1,14 +1,14 @@
 """What regions do for each architecture of the zoo: results are those of stock, and how long the compile takes.
 
-    python -m benchmarks.zoo_table [NAME...] [--backend aot_eager] [--layers 6] [--repeat 5] [--dropout] [--out DIR]
+    python -m benchmarks.zoo_table [NAME...] [--backend aot_eager] [--layers 6] [--repeat 5] [--dropout] [--missing]
+                                   [--out DIR]
 
 A training step of each in the four modes of ``benchmarks/modes.py``, each mode in a process of its own, in turns.  The
 first step of an architecture in a process fills caches of operators and does not count.  Results, gradients, buffers
 and the random state must equal those of stock flat, or the row says "DIFFERS".  Times are CPU seconds of the first
 step: the least of ``--repeat``, the median in brackets.  A ratio is over stock flat's.  ``mark`` is for architectures
-whose blocks the zoo knows.  Each row is kept in DIR/zoo.json as soon as it is measured; a later run adds to those of
-the same kind and replaces those of the same name.  Writes DIR/zoo.md and, where matplotlib is installed, DIR/zoo.png,
-of all rows there.
+whose blocks the zoo knows.  Writes DIR/zoo.json (benchmarks/kept.py), DIR/zoo.md and, where matplotlib is installed,
+DIR/zoo.png, of all rows there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import dataclasses
 import gc
-import json
 import statistics
 import tempfile
 import time
@@ -28,7 +27,8 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from benchmarks.modes import FLAG, MARK, MODES, STOCK_FLAT, Worker, conditions, in_turns, serve
+from benchmarks.kept import Kept, add_missing_option
+from benchmarks.modes import FLAG, MARK, MODES, STOCK_FLAT, Worker, in_turns, serve
 from benchmarks.zoo import BLOCKS, mark_blocks
 from benchmarks.zoo_more import ALL, build
 
@@ -120,28 +120,6 @@ def measure(name: str, workers: dict[str, Worker], options: argparse.Namespace) 
     return row
 
 
-class Kept:
-    """The rows of one kind of run, in a file."""
-
-    def __init__(self, path: Path, options: argparse.Namespace) -> None:
-        self.path = path
-        what = ("layers", "backend", "dropout", "repeat")
-        self.kind = {**{each: getattr(options, each) for each in what}, "conditions": conditions()}
-        self.rows: dict[str, Row] = {}
-        if path.exists():
-            content = json.loads(path.read_text())
-            if all(content["kind"].get(each) == self.kind[each] for each in what):
-                self.rows = {name: Row(**row) for name, row in content["rows"].items()}
-
-    def add(self, row: Row) -> None:
-        self.rows[row.name] = row
-        rows = {name: dataclasses.asdict(self.rows[name]) for name in ALL if name in self.rows}
-        self.path.write_text(json.dumps({"kind": self.kind, "rows": rows}, indent=1) + "\n")
-
-    def in_order(self) -> list[Row]:
-        return [self.rows[name] for name in ALL if name in self.rows]
-
-
 def _seconds(found: list[float]) -> str:
     return f"{min(found):.2f} s ({statistics.median(found):.2f})"
 
@@ -169,15 +147,15 @@ def slower(rows: list[Row]) -> str:
     return f"Slower than stock flat by more than {LIMIT - 1:.0%}, in any mode: {', '.join(found) or 'none'}."
 
 
-def table(rows: list[Row], kind: dict[str, Any]) -> str:
-    """The rows as Markdown."""
+def table(rows: list[Row], kind: dict[str, Any], conditions: str) -> str:
+    """The rows as Markdown; ``conditions``: under which they were measured."""
     heads = ["architecture", STOCK_FLAT, *(head for mode in OTHERS for head in (mode, "ratio"))]
     heads += ["traced", "reused", "inlined", "equal to stock flat"]
     dropout = "on" if kind["dropout"] else "off"
     lines = [
         f"Training step, {kind['layers']} layers, {kind['backend']}, dropout {dropout}; "
         f"least of {kind['repeat']}, the median in brackets.",
-        kind["conditions"],
+        conditions,
         "",
         f"| {' | '.join(heads)} |",
         "|---" * len(heads) + "|",
@@ -215,6 +193,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--dropout", action="store_true")
+    add_missing_option(parser)
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -222,19 +201,19 @@ def main() -> None:
         torch.set_num_threads(1)
         serve(lambda **request: _answer(options.serve, **request))
         return
-    options.out.mkdir(parents=True, exist_ok=True)
-    kept = Kept(options.out / "zoo.json", options)
+    kind = {each: getattr(options, each) for each in ("layers", "backend", "dropout", "repeat")}
+    kept = Kept(options.out / "zoo.json", [*ALL].index, kind)
     workers = {mode: Worker("benchmarks.zoo_table", mode) for mode in MODES}
     try:
-        for name in options.names or ALL:
+        for name in kept.wanted(options.names or ALL, options.missing):
             row = measure(name, workers, options)
-            kept.add(row)
+            kept.add(name, dataclasses.asdict(row))
             print(_line(row), flush=True)
     finally:
         for worker in workers.values():
             worker.close()
-    rows = kept.in_order()
-    (options.out / "zoo.md").write_text(table(rows, kept.kind))
+    rows = [Row(**row) for row in kept.rows.values()]
+    (options.out / "zoo.md").write_text(table(rows, kind, kept.conditions()))
     plot(rows, options.out / "zoo.png")
     print(slower(rows))
 

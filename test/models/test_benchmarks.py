@@ -6,7 +6,7 @@ import re
 import pytest
 from testing.overlay_tools import REPO
 
-from benchmarks import first_call, zoo_table
+from benchmarks import first_call, kept, zoo_table
 from benchmarks.modes import FLAG, MARK, MODES, OVERLAY_FLAT, STOCK_FLAT, environment, in_turns
 
 
@@ -36,8 +36,8 @@ def test_the_summary_looks_at_every_column(slow):
     row = zoo_table.Row("encoder", {mode: [1.1 if mode == slow else 1.0] * 3 for mode in MODES})
     assert f"encoder ({slow} 1.10)" in zoo_table.slower([row])
     assert "none" in zoo_table.slower([zoo_table.Row("encoder", {mode: [1.0] for mode in MODES})])
-    kind = {"layers": 6, "backend": "aot_eager", "dropout": False, "repeat": 3, "conditions": "here"}
-    lines = zoo_table.table([row], kind).splitlines()
+    kind = {"layers": 6, "backend": "aot_eager", "dropout": False, "repeat": 3}
+    lines = zoo_table.table([row], kind, "here").splitlines()
     assert lines[3].count("|") == lines[4].count("|") == lines[5].count("|") and all(mode in lines[3] for mode in MODES)
 
 
@@ -55,3 +55,27 @@ def test_first_calls_are_compared_with_blocks_compiled_by_themselves():
     assert "8 layers over 2, cold, wall: per-block compile 2.00, flag 4.00" in text
     assert "gives the results of stock flat" in text
     assert "DIFFERS" in first_call.table({("gpt2", "train", 2): runs}, ["DIFFERS"], "here")
+
+
+def test_a_run_that_was_ended_goes_on_with_the_rows_that_are_missing(tmp_path, monkeypatch):
+    path, order = tmp_path / "figures" / "rows.json", ["one", "two", "three"].index
+    monkeypatch.setattr(kept, "conditions", lambda: "first run")
+    kept.Kept(path, order, {"layers": 6}).add("three", {"seconds": 3})
+    monkeypatch.setattr(kept, "conditions", lambda: "second run")
+    rows = kept.Kept(path, order, {"layers": 6})
+    assert rows.conditions() == "first run"
+    assert rows.wanted(["one", "three"], missing=True) == ["one"]
+    assert rows.wanted(["one", "three"], missing=False) == ["one", "three"]
+    rows.add("one", {"seconds": 1})
+    again = kept.Kept(path, order, {"layers": 6})
+    assert again.rows == {"one": {"seconds": 1}, "three": {"seconds": 3}} and [*again.rows] == ["one", "three"]
+    assert again.conditions() == "- one: second run\n- three: first run"
+
+
+def test_rows_measured_with_other_options_are_not_in_the_table(tmp_path):
+    path = tmp_path / "rows.json"
+    kept.Kept(path, str, {"layers": 6}).add("one", {})
+    others = kept.Kept(path, str, {"layers": 12})
+    assert others.rows == {} and others.wanted(["one"], missing=True) == ["one"]
+    others.add("two", {})
+    assert [*kept.Kept(path, str, {"layers": 12}).rows] == ["two"]
