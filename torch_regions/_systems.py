@@ -74,6 +74,7 @@ SYSTEMS = (
         "long on 8,000 operators. Which operators may be in a region, and what crosses its boundary, is decided apart.",
         (
             _OUTLINE.rstrip("."),
+            f"{_OUTLINE}copies",
             f"{_OUTLINE}graph_view",
             f"{_OUTLINE}islands",
             f"{_OUTLINE}legality",

@@ -53,13 +53,14 @@ def outline_repeats(outliner: Outliner, graph: torch.fx.Graph, depth: int) -> No
     for group in groups:
         regions = group.regions
         indices = used_outside(regions)
-        body, _ = make_body(regions[0], indices, autocasts=tracker.autocasts_of(regions[0]))
+        written, copied = tracker.written_inputs(regions[0])
+        body, _ = make_body(regions[0], indices, copied, autocasts=tracker.autocasts_of(regions[0]))
         outliner.check(graph, regions, indices, body)
         # Regions that the program marks have options; those found by search have None.
         whole = ((group.meaning, id(None)), tuple(indices), depth)
         name = outliner.names.get(whole)
         if name is None:
-            name = outliner.install(whole, body, tracker.written_inputs(regions[0]))
+            name = outliner.install(whole, body, written, copied)
             outliner.note_size(name, regions[0])
         outliner.found.setdefault(name, []).extend(location_of(region) for region in regions)
         outliner.replace(graph, regions, indices, name)

@@ -31,6 +31,7 @@ import torch._logging
 import torch.fx
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, node_storages
 from torch._dynamo.regions.outline.bodies import Bodies, is_of_call
+from torch._dynamo.regions.outline.copies import may_be_copied, may_be_written
 from torch._dynamo.regions.outline.draws import seeds_only
 from torch._dynamo.regions.outline.find import Finder
 from torch._dynamo.regions.outline.fit import Fitter
@@ -112,6 +113,8 @@ class GraphRegionTracker:
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
         # The graph whose inputs a region may write to, if any: Note [A region may write to an input].
         self.open_graph: torch.fx.Graph | None = None
+        # Whether a region writes to copies of them: Note [A body writes to a copy].
+        self.writes_to_copies = False
         self.began_with_grad = torch.is_grad_enabled()
         # Bodies that operators of the frame run: Note [An operator that runs its bodies].
         self.bodies = self.bodies_in({})
@@ -165,10 +168,11 @@ class GraphRegionTracker:
             written = written + [operands[index] for index in indices]
         return written
 
-    def written_inputs(self, region: Region) -> list[int]:
-        """Indices of the operands of ``region`` that it writes to."""
+    def written_inputs(self, region: Region) -> tuple[list[int], list[int]]:
+        """Indices of the operands of ``region`` that a body writes to, and of those whose copies it writes to."""
         written = {s for node in region for operand in self.written_operands(node) for s in node_storages(operand)}
-        return [k for k, operand in enumerate(inputs_of(region)) if written.intersection(node_storages(operand))]
+        found = [k for k, operand in enumerate(inputs_of(region)) if written.intersection(node_storages(operand))]
+        return ([], found) if self.writes_to_copies else (found, [])
 
     def bodies_in(self, modules: Mapping[str, Any]) -> Bodies:
         """The ``Bodies`` of operators that run a body named in ``modules``."""
@@ -177,11 +181,14 @@ class GraphRegionTracker:
     def view(self, graph: torch.fx.Graph, wanted: Iterable[Node] = (), closed: Iterable[Node] = ()) -> GraphView:
         """A ``GraphView`` of ``graph`` in its present state."""
         kernels = self._attention_kernels if self.switches else None
+        writable = None
+        if graph is self.open_graph:
+            writable = may_be_copied if self.writes_to_copies else may_be_written
         return GraphView(
             graph,
             self.written_operands,
             wanted,
-            graph is self.open_graph,
+            writable,
             closed,
             kernels,
             lambda node: self.bodies.size(node),

@@ -15,6 +15,7 @@ from torch._dynamo.regions.options import why_no_bodies
 from torch._dynamo.regions.outcomes import RegionInlineReason
 from torch._dynamo.regions.outline.account import account
 from torch._dynamo.regions.outline.calls import cut_out_calls
+from torch._dynamo.regions.outline.copies import copy_for_the_rest, makes_functional
 from torch._dynamo.regions.outline.legality import has_memory_budget
 from torch._dynamo.regions.outline.outliner import Outliner
 from torch._dynamo.regions.outline.renaming import guard_alike
@@ -41,7 +42,8 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     """Outlines the regions that the program calls and then, under the flag, those that repeat."""
     frame, tracker = FRAME.of(self), self.region_tracker
     outliner = Outliner(tracker, self.install_subgraph, frame.inside)
-    if not (tracker.began_with_grad or self.export):
+    tracker.writes_to_copies = tracker.began_with_grad
+    if not self.export and (not tracker.began_with_grad or makes_functional(self.compiler_fn)):
         tracker.open_graph = self.graph
     tracker.switches = not self.export
     tracker.bodies = tracker.bodies_in(self.nn_modules)
@@ -49,6 +51,7 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     cut_out_calls(self.graph, frame.outermost, outliner, refused)
     if config.use_graph_deduplication and refused is None:
         outline_repeats(outliner, self.graph, 0)
+    copy_for_the_rest(self.graph)
     account(self, outliner)
     return outliner.bodies
 

@@ -109,7 +109,7 @@ def known_results(
     if any(looks(value) is None for value in outputs):
         return None
     if name == "example_value" or not _share_memory(inputs, outputs):
-        found: Sequence[Any] = _fresh(outputs, mode, symbols)
+        found: Sequence[Any] = fresh(outputs, mode, symbols)
     elif aliases and mode is not None and not symbols:
         nodes = nodes_of_results(body)
         found = _as_in_body(mode, dict(zip(taken, operands)), [nodes[index] for index in there])
@@ -204,7 +204,11 @@ def is_static(value: torch.Tensor) -> bool:
     )
 
 
-def _fresh(values: list[Any], given: FakeTensorMode | None, symbols: dict[Any, Any]) -> tuple[torch.Tensor, ...]:
+def fresh(values: list[Any], given: FakeTensorMode | None, symbols: dict[Any, Any]) -> tuple[torch.Tensor, ...]:
+    """Fake tensors like ``values``, in memory of their own and with ``symbols`` renamed, of the mode ``given``.
+
+    If ``given`` is None, they are of the mode under which this is called.
+    """
     mode: Any = given or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     if not isinstance(mode, FakeTensorMode) or mode.propagate_real_tensors or not all(map(is_static, values)):
         with given or contextlib.nullcontext():

@@ -357,6 +357,11 @@ def writes_a_list(node: Node) -> bool:
     return any(operand not in direct for operand in written_operands(node))
 
 
+def hides_its_writes(node: Node) -> bool:
+    """Whether a node may write to operands without incrementing their version."""
+    return node.target in _HIDDEN_WRITES or target_name(node) in _HIDDEN_WRITERS
+
+
 def _hidden_writes(node: Node) -> list[Node]:
     operands, (position, keyword, default) = _HIDDEN_WRITES[node.target]
     decision = _argument(node, (position, keyword), default)
@@ -368,21 +373,10 @@ def _hidden_writes(node: Node) -> list[Node]:
 
 _IN_PLACE_METHODS = frozenset(
     f"__i{n}__"
-    for n in [
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "floordiv",
-        "mod",
-        "pow",
-        "matmul",
-        "and",
-        "or",
-        "xor",
-        "lshift",
-        "rshift",
-    ]
+    for n in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
 )
 _IN_PLACE_OPERATORS = frozenset(getattr(operator, n) for n in _IN_PLACE_METHODS)
 

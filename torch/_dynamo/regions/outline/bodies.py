@@ -28,6 +28,7 @@ from typing import Any
 
 import torch.fx
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, constant_key
+from torch._dynamo.regions.outline.copies import is_copy
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._dynamo.regions.outline.legality import IllegalReason, NodeState, illegal_nodes
 from torch._dynamo.regions.policies import CHECKPOINT, CONTEXT_FN, policy_key
@@ -39,10 +40,10 @@ INVOKE = torch.ops.higher_order.invoke_subgraph
 
 
 def is_of_call(node: Node) -> bool:
-    """Whether ``node`` calls a body or takes one of a call's results: it stands for operators, and is none itself."""
+    """Whether ``node`` belongs to a call of a body: it stands for operators, and is none itself."""
     if node.target is operator.getitem:
         return isinstance(node.args[0], Node) and node.args[0].target is INVOKE
-    return node.target is INVOKE
+    return node.target is INVOKE or is_copy(node)
 
 
 def _is_known(module: torch.fx.GraphModule) -> bool:

@@ -167,7 +167,8 @@ class _Cutter:
         # AOTAutograd does not find a body that a graph calls both directly and from inside another body.
         whole = (piece.meaning, tuple(indices), depth)
         autocasts = self.tracker.autocasts_of(piece.regions[0])
-        body, copies = make_body(piece.regions[0], indices, called=True, autocasts=autocasts)
+        written, copied = self.tracker.written_inputs(piece.regions[0])
+        body, copies = make_body(piece.regions[0], indices, copied, called=True, autocasts=autocasts)
         self.outliner.check(graph, piece.regions, indices, body)
         name = self.outliner.names.get(whole)
         if name is None:
@@ -178,13 +179,12 @@ class _Cutter:
                     inside[copies[node]] = named
                     self.outliner.given[copies[node]] = given_name(node, named)
             first = piece.calls[0]
-            written = self.tracker.written_inputs(piece.regions[0])
-            if not written:  # Note [A region may write to an input]
+            if not (written or copied):  # Note [A region may write to an input]
                 self.cut(body, [_inside(inner, first, body, copies) for inner in first.inner], depth + 1)
                 if config.use_graph_deduplication:
                     outline_repeats(self.outliner, body, depth + 1)
             name_anew(body, self.outliner.given)
-            name = self.outliner.install(whole, body, written, first.options)
+            name = self.outliner.install(whole, body, written, copied, first.options)
             self.outliner.note_size(name, piece.regions[0])
             counters["graph_deduplication"]["bodies"] += first.automatic
         return name

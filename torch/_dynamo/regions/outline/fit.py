@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
+from torch._dynamo.regions.outline.copies import number_copied
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._dynamo.regions.outline.policy import Benefit
 from torch._dynamo.regions.outline.repeats import Repeat
@@ -62,7 +63,9 @@ class Fitter:
         results, size = len(self._results(group)), self.view.size(group.starts[0], group.length)
         # A body without operands is a constant; one without results computes nothing.
         has_inputs = bool(self.view.inputs(group.starts[0], group.starts[0] + group.length))
-        return has_inputs and results > 0 and self.benefit.of_group(size, len(group.starts), results)
+        # What is copied back is one more result, and the copy.
+        crossing = results + 2 * number_copied(self.view, group.starts[0], group.starts[0] + group.length)
+        return has_inputs and results > 0 and self.benefit.of_group(size, len(group.starts), crossing)
 
 
 def _split(group: Repeat, broken: Iterable[int]) -> list[Repeat]:

@@ -29,12 +29,13 @@ and autograd sees it as one function. Hence, for a run of nodes [start, end):
 Note [A region may write to an input]
 A layer writes its keys and values in its middle. If their whole life were a span, the span would begin before the
 graph, and no layer could be a region. If the frame begins without grad mode, AOTAutograd supports a call that writes to
-an operand, and Inductor performs the write in place. So an input of the graph is *open* if only operators of torch
-write to it, none of them writes more than its elements, and it is not part of the autograd graph. A region may hold any
-of the nodes that touch an open input, if the input itself is the region's only operand in that memory: the body
-treats two operands as separate memory. AOTAutograd supports such a call neither inside a called body, nor around
-another call or an operator of the user's that writes. So writes are kept out of a region in which the program marks
-others or which has such an operator, and a body that writes is not searched for calls.
+an operand, and Inductor performs the write in place; with grad mode, see Note [A body writes to a copy]. So an input of
+the graph is *open* if only operators of torch write to it, none of them writes more than its elements, and it is not
+part of the autograd graph. A region may hold any of the nodes that touch an open input, if the input itself is the
+region's only operand in that memory: the body treats two operands as separate memory. AOTAutograd supports such a call
+neither inside a called body, nor around another call or an operator of the user's that writes. So writes are kept out
+of a region in which the program marks others or which has such an operator, and a body that writes is not searched for
+calls.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class GraphView:
         graph: torch.fx.Graph,
         written_by: Callable[[Node], Iterable[Node]],
         wanted: Iterable[Node] = (),
-        writes_cross: bool = False,
+        writable: Callable[[Node, list[Node]], bool] | None = None,
         closed: Iterable[Node] = (),
         attention_kernels: frozenset[str] | None = None,
         size_of: Callable[[Node], int] = lambda node: 1,
@@ -101,8 +102,7 @@ class GraphView:
         """``written_by(node)``: the operands that a node writes to; ``size_of(node)``: how many operators it counts as.
 
         ``wanted``: nodes whose values are results of every region that contains them, used or not.
-        ``writes_cross``: whether a region may write to inputs (see the Note above), except to those that ``closed``
-        nodes touch.
+        ``writable``: whether a region may write to an input that nodes touch (see the Note above); none is ``closed``.
         ``attention_kernels``: the kernels enabled when the frame began. If None, a region holds no switch of global
         state.
         """
@@ -127,7 +127,8 @@ class GraphView:
             if written := [self.position[operand] for operand in written_by(node)]:
                 self.writes[i] = written
         # Storages of inputs that a region may write to.
-        self.open = self._open_storages(closed) if writes_cross else frozenset()
+        self.writable = writable
+        self.open = frozenset() if writable is None else self._open_storages(writable, closed)
         self.switches = SwitchSpans() if attention_kernels is None else switch_spans(self.nodes, attention_kernels)
         self.keeping_casts = keeping_casts(self.nodes)  # see Note [A body keeps no casts]
         self.spans = [*self._written_spans(), *vmap_spans(self.nodes), *self.switches.spans]
@@ -189,7 +190,7 @@ class GraphView:
         """Storages that the node at ``position`` writes to."""
         return {s for operand in self.writes.get(position, ()) for s in self.storages_at(operand)}
 
-    def _open_storages(self, closed: Iterable[Node]) -> frozenset[int]:
+    def _open_storages(self, writable: Callable[[Node, list[Node]], bool], closed: Iterable[Node]) -> frozenset[int]:
         """See Note [A region may write to an input]."""
         written = {s for i in self.writes for s in self.written_at(i)}
         for node in closed if written else ():
@@ -207,7 +208,11 @@ class GraphView:
         for i in self.writes if alone else ():
             if not writes_memory_only(self.nodes[i]) or is_users_operator(self.nodes[i]):
                 alone -= self.written_at(i)
-        return frozenset(alone)
+        touching: dict[int, list[Node]] = {s: [] for s in alone}
+        for i, node in enumerate(self.nodes if alone else ()):
+            for s in alone.intersection(self.touched(i)):
+                touching[s].append(node)
+        return frozenset(s for s in alone if writable(holders[s][0], touching[s]))
 
     def _written_spans(self) -> list[Span]:
         """For each written storage that is not open: the span from its first node to its last write."""

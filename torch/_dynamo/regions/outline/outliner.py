@@ -20,6 +20,7 @@ import torch
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
+from torch._dynamo.regions.outline.copies import copies_for_call, copies_in_body, copy_back, is_copy, results_for
 from torch._dynamo.regions.outline.graph_view import inputs_of
 from torch._dynamo.regions.outline.names import GivenNames, name_outside
 from torch._dynamo.regions.outline.symbols import taken_as
@@ -56,6 +57,8 @@ class Outliner:
         self.names: dict[Hashable, str] = {}
         # result of a call -> the program's name of it.
         self.given: GivenNames = {}
+        # name of a body -> indices of the operands whose copies it returns: see copies.py.
+        self.copied: dict[str, list[int]] = {}
         # body -> its operators; and, of those that the program does not call, where the regions were found.
         self.sizes: dict[str, int] = {}
         self.found: dict[str, list[str]] = {}
@@ -67,10 +70,12 @@ class Outliner:
             for region in group:
                 _check_body(body, region, inputs_of(region), indices, self.tracker.bodies.key)
 
-    def install(self, whole: Hashable, body: torch.fx.Graph, written: list[int], options: Any = None) -> str:
+    def install(
+        self, whole: Hashable, body: torch.fx.Graph, written: list[int], copied: list[int], options: Any = None
+    ) -> str:
         """Installs ``body`` under the key ``whole`` and returns its name. The body may call others that are installed.
 
-        ``written``: indices of the operands that the body writes to.
+        ``written``: indices of the operands that the body writes to; ``copied``: of those whose copies it returns.
         """
         called = {str(n.target): self._named(n) for n in body.find_nodes(op="get_attr")}
         module = torch.fx.GraphModule({}, torch.fx.Graph() if called else body)
@@ -83,7 +88,7 @@ class Outliner:
         if options is not None:
             module.meta["nested_region_config"] = options
         name = self.names[whole] = self._install("subgraph", module)
-        self.bodies[name] = module
+        self.bodies[name], self.copied[name] = module, copied
         return name
 
     def note_size(self, name: str, region: Region) -> None:
@@ -160,18 +165,26 @@ class Outliner:
         if body is None:
             body = graph.get_attr(name)
             body.meta = {k: v for k, v in meta.items() if k == "stack_trace"}
-        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *operands))
-        call.meta = {**meta, "example_value": tuple(m["example_value"] for m in result_metas)}
+        written = [operands[index] for index in self.copied[name]]
+        given = dict(zip(self.copied[name], copies_for_call(graph, written), strict=True))
+        taken = [given.get(index, operand) for index, operand in enumerate(operands)]
+        call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *taken))
+        examples = [*(m["example_value"] for m in result_metas), *results_for(written)]
+        call.meta = {**meta, "example_value": tuple(examples)}
         for index in self.bodies[name].meta[OUTLINED]:
             self.tracker.add_node_mutation(call, 1 + index)  # the body comes before the operands
         results = []
-        for k, (result_meta, given) in enumerate(itertools.zip_longest(result_metas, named)):
+        for k, (result_meta, name_given) in enumerate(itertools.zip_longest(result_metas, named)):
             results.append(graph.call_function(operator.getitem, (call, k)))
             results[-1].meta = result_meta
             if "stack_trace" in meta:
                 result_meta["stack_trace"] = meta["stack_trace"]
             if named:
-                self.given[results[-1]] = given
+                self.given[results[-1]] = name_given
+        for k, operand in enumerate(written, len(results)):
+            copy = graph.call_function(operator.getitem, (call, k))
+            copy.meta = {**meta, "example_value": examples[k]}
+            copy_back(graph, operand, copy)
         return results
 
 
@@ -185,18 +198,24 @@ def used_outside(group: Iterable[Region], also: Container[Node] = ()) -> list[in
 
 
 def make_body(
-    region: Region, indices: list[int], called: bool = False, autocasts: Sequence[tuple[Any, ...]] = ()
+    region: Region,
+    indices: list[int],
+    copied: Sequence[int],
+    called: bool = False,
+    autocasts: Sequence[tuple[Any, ...]] = (),
 ) -> tuple[torch.fx.Graph, dict[Node, Node]]:
     """The graph of a region: its inputs are placeholders, and the values at ``indices`` are returned as a tuple.
 
-    It enters ``autocasts`` first, and leaves them last. Placeholders are named as in stock: after the inputs if
-    ``called`` (the program calls the region), otherwise by number.
+    Behind these it returns the inputs at ``copied``, of which it makes copies first. It enters ``autocasts`` then, and
+    leaves them last. Placeholders are named as in stock: after the inputs if ``called`` (the program calls the region),
+    otherwise by number.
 
     Also returns the map from the nodes of the region and its inputs to the nodes of the body.
     """
     body = torch.fx.Graph()
     copy: dict[Node, Node] = {}
-    for k, outer in enumerate(inputs_of(region)):
+    inputs = inputs_of(region)
+    for k, outer in enumerate(inputs):
         copy[outer] = body.placeholder(outer.name if called else f"arg{k}")
         if "example_value" in outer.meta:
             copy[outer].meta["example_value"] = outer.meta["example_value"]
@@ -206,11 +225,13 @@ def make_body(
             copy[operand] = body.node_copy(operand)
         return copy.get(operand) or copy[taken_as(operand)]
 
+    written = [inputs[k] for k in copied]
+    copy.update(zip(written, copies_in_body(body, [copy[outer] for outer in written]), strict=True))
     entered = enter(body, autocasts)
     for node in region:
         copy[node] = body.node_copy(node, stands_for)
     leave(body, entered)
-    body.output(tuple(copy[region[index]] for index in indices))
+    body.output(tuple(copy[outer] for outer in (*(region[index] for index in indices), *written)))
     return body, copy
 
 
@@ -261,7 +282,10 @@ def _check_body(
     ``key(node)`` is the key of the body that ``node`` stands for.
     """
     stand_in = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
+    copies = [n for n in body.nodes if is_copy(n)]
+    stand_in.update((n, stand_in[n.all_input_nodes[0]]) for n in copies)
     inner = [n for n in body.nodes if not (n.op in ("placeholder", "output") or is_entered(n) or is_body(n))]
+    inner = inner[len(copies) :]
     inside = set(region)
     for ours, theirs in zip(inner, region, strict=True):
         mapped = torch.fx.map_arg((ours.args, ours.kwargs), lambda n: None if is_body(n) else stand_in[n])
@@ -274,5 +298,5 @@ def _check_body(
             raise RegionInvariantError(f"{ours.format_node()} stands for {theirs.format_node()}")
         stand_in[ours] = theirs
     returned = [stand_in[n] for n in body.output_node().args[0]]  # type: ignore[union-attr]
-    if returned != [region[index] for index in indices]:
+    if returned != [*(region[index] for index in indices), *(stand_in[n] for n in copies)]:
         raise RegionInvariantError(f"the body returns {returned}, wanted {indices} of {region}")

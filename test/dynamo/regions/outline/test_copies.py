@@ -1,0 +1,355 @@
+"""Layers that write to their buffers while they train: in a body, on a copy.
+
+See Note [A body writes to a copy].
+"""
+
+import contextlib
+
+import pytest
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.regions.outline import copies
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
+
+
+pytestmark = pytest.mark.usefixtures("bodies")
+LAYERS = 4
+
+
+class Layer(nn.Module):
+    def __init__(self, does, length=4):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("average", torch.linspace(0.5, 1.5, length))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.does = getattr(self, does)
+
+    def forward(self, x):
+        return x + self.does(self.linear(x).tanh()).sin().cos()
+
+    def normalizes(self, x):
+        return self.norm(x)
+
+    def averages(self, x):
+        """Reads what it has just written, through autograd."""
+        self.average.lerp_(x.detach().mean(0), 0.1)
+        return x * self.average
+
+    def reads_and_writes(self, x):
+        """The gradient of the product needs the buffer as it was."""
+        y = x * (self.average * 1).detach()
+        z = x * self.average.clone()
+        with torch.no_grad():
+            self.average.mul_(0.5).add_(x.mean(0))
+        return y + z
+
+    def counts(self, x):
+        self.seen.add_(1)
+        return x * self.seen
+
+    def writes_a_part(self, x):
+        self.average[1:3] = x.detach().sum(0)[1:3]
+        self.average[0] += 1
+        return x + self.average[2:].sum()
+
+    def writes_a_view(self, x):
+        half = self.average[:2]
+        half.copy_(x.detach().sum(0)[2:])
+        return x * self.average + half.sum()
+
+    def draws(self, x):
+        self.average.mul_(0.5).add_(F.dropout(x.detach(), 0.5).mean(0))
+        return F.dropout(x, 0.25) * self.average
+
+
+KINDS = [name for name in vars(Layer) if name not in ("__init__", "forward") and not name.startswith("__")]
+# Kinds of which stock's gradients are others than eager's.
+STOCK_IS_WRONG = ["reads_and_writes", "counts"]
+
+
+def _once_each(layers, x):
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def _twice(layers, x):
+    return _once_each([*layers, *layers], x)
+
+
+def _read_between(layers, x):
+    before = layers[2].average * 2
+    x = _once_each(layers, x)
+    return x + before + layers[2].average + layers[1].norm.running_mean
+
+
+def _written_between(layers, x):
+    for k, layer in enumerate(layers):
+        if k == 2:
+            layers[3].average.mul_(0.5)
+        x = layer(x)
+    layers[1].average.add_(layers[3].average)
+    return x
+
+
+def _without_grad_for_one(layers, x):
+    for k, layer in enumerate(layers):
+        with torch.no_grad() if k == 2 else contextlib.nullcontext():
+            y = layer(x)
+        x = x + y
+    return x
+
+
+LOOPS = [_once_each, _twice, _read_between, _written_between, _without_grad_for_one]
+
+
+def _share(layers):
+    """Some layers hold the buffers of others."""
+    for one, other in ((2, 1), (3, 1)):
+        layers[one].average = layers[other].average
+        layers[one].norm.running_mean = layers[other].norm.running_mean
+
+
+class Model(nn.Module):
+    def __init__(self, kind, loop, shares=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Layer(kind) for _ in range(LAYERS))
+        self.loop = loop
+        if shares:
+            _share(self.layers)
+
+    def forward(self, x):
+        return self.loop(self.layers, x * 1)
+
+
+def _steps(model, run, x=None):
+    """All that can be seen of three training steps."""
+    seen = []
+    inputs = torch.linspace(-1, 1, 24).view(6, 4) if x is None else x
+    for number in range(3):
+        torch.manual_seed(number)
+        loss = run(inputs + number).square().mean()
+        loss.backward()
+        seen += [loss.detach(), torch.get_rng_state()]
+    seen += [p.grad for p in model.parameters()]
+    seen += [b.clone() for b in model.buffers()]
+    return seen, [b._version for b in model.buffers()]
+
+
+def _compiled(make, backend, way):
+    torch._dynamo.reset()
+    counters.clear()
+    model = make()
+    if way == "mark":
+        for layer in getattr(model, "layers", ()):
+            layer.forward = torch.compiler.nested_compile_region(layer.forward)
+    with torch._dynamo.config.patch(use_graph_deduplication=way == "flag"):
+        return _steps(model, torch.compile(model, backend=backend))
+
+
+def _seen_or_refused(run):
+    """What ``run`` has seen; None if a backward refuses to read what was written since the forward."""
+    try:
+        return run()
+    except (RuntimeError, torch._dynamo.exc.BackendCompilerFailed) as error:
+        assert "modified by an inplace operation" in str(error)
+        return None
+
+
+def _check(make, backend):
+    model = make()
+    eager = _seen_or_refused(lambda: _steps(model, model))
+    flat = _seen_or_refused(lambda: _compiled(make, backend, None))
+    for way in ("flag", "mark"):
+        if flat is None:  # nor has eager a backward
+            _seen_or_refused(lambda way=way: _compiled(make, backend, way))
+            continue
+        got, versions = _compiled(make, backend, way)
+        torch.testing.assert_close(got, flat[0], rtol=1e-4, atol=1e-4)
+        assert versions == flat[1]
+        if eager is not None and backend != "inductor":  # its random numbers are its own
+            torch.testing.assert_close(got, eager[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loop"),
+    [
+        *(("normalizes", loop) for loop in LOOPS),
+        *((kind, _once_each) for kind in KINDS if kind not in (*STOCK_IS_WRONG, "normalizes")),
+        *zip(("averages", "draws", "writes_a_part", "writes_a_view"), LOOPS[1:], strict=True),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_layers_that_write_train_as_without_regions(kind, loop):
+    _check(lambda: Model(kind, loop), "aot_eager")
+    if loop is _once_each:
+        assert counters["regions"]["traced"] and counters["regions"]["reused"] >= LAYERS - 2
+
+
+@pytest.mark.parametrize("kind", ["normalizes", "averages", "writes_a_part"])
+def test_layers_that_share_what_they_write(kind):
+    _check(lambda: Model(kind, _once_each, shares=True), "aot_eager")
+
+
+@pytest.mark.parametrize("loop", [_once_each, _read_between, _written_between], ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("kind", STOCK_IS_WRONG)
+def test_a_backward_needs_what_was_there_before_the_write(kind, loop):
+    """Without regions, AOTAutograd reads the input again in the backward, and finds what the forward has written."""
+    model = Model(kind, loop)
+    got, _ = _compiled(lambda: Model(kind, loop), "aot_eager", "mark")
+    torch.testing.assert_close(got, _steps(model, model)[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "loop"), [("normalizes", _once_each), ("writes_a_part", _twice), ("writes_a_view", _read_between)]
+)
+def test_in_inductor(kind, loop):
+    _check(lambda: Model(kind, loop), "inductor")
+
+
+def _graph(model, backend="aot_eager"):
+    counter = CompileCounterWithBackend(backend)
+    with pytest.MonkeyPatch.context() as patch:  # the counter is not known to make graphs functional
+        patch.setattr("torch._dynamo.output_graph.makes_functional", lambda backend: True)
+        torch.compile(model, backend=counter)(torch.linspace(-1, 1, 24).view(6, 4))
+    (graph,) = counter.graphs
+    return graph
+
+
+def _calls(graph):
+    return graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
+
+
+def test_the_input_is_copied_for_the_call_and_back_behind_it():
+    class Small(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Layer("averages") for _ in range(2))
+
+        def forward(self, x):
+            mark = torch.compiler.nested_compile_region
+            step = mark(lambda layer, x: layer.does(x.sin()))
+            return step(self.layers[1], step(self.layers[0], x))
+
+    graph = _graph(Small())
+    first, second = _calls(graph)
+    assert first.args[1] == second.args[1]
+    body = getattr(graph, first.args[1])
+    (copy,) = (n for n in body.graph.nodes if copies.is_copy(n))
+    assert copy.target == "clone" and copy.args[0].op == "placeholder"
+    assert body.graph.output_node().args[0][-1] is copy
+    for call in (first, second):
+        given = [n for n in call.args if isinstance(n, torch.fx.Node) and copies.is_copy(n)]
+        (write,) = (n for n in graph.graph.nodes if n.target == "copy_" and n.args[1].args[0] is call)
+        assert [n.args[0] for n in given] == [write.args[0]] and write.args[0].op == "placeholder"
+        assert write.args[1].args[1] == len(body.graph.output_node().args[0]) - 1
+
+
+def test_what_copies_need_are_no_operators_of_the_program():
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        _graph(Model("normalizes", _once_each))
+    counted = dict(counters["graph_deduplication"])
+    counters.clear()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        torch.compile(Model("normalizes", _once_each), backend="eager")(torch.ones(6, 4))
+    assert counted["operators"] == counters["graph_deduplication"]["operators"]
+    assert counted["operators_outlined"] > 0 == counters["graph_deduplication"]["operators_outlined"]
+
+
+def test_operators_that_run_as_they_are_write_without_a_version():
+    """``batch_norm`` has saved its statistics and does not count its write; copying back would."""
+    torch._dynamo.reset()
+    model = Model("normalizes", _once_each)
+    x = torch.linspace(-1, 1, 24).view(6, 4)
+    before = [layer.norm.running_mean._version for layer in model.layers]
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        compiled = torch.compile(model, backend="eager")
+        (model(x).sum() + compiled(x).sum() + model(x).sum()).backward()
+    assert [layer.norm.running_mean._version for layer in model.layers] == before
+
+
+@pytest.mark.parametrize(
+    ("backend", "known"),
+    [
+        ("eager", False),
+        ("aot_eager", True),
+        ("aot_eager_decomp_partition", True),
+        ("inductor", True),
+        (lambda gm, inputs: gm, False),
+        (torch._dynamo.backends.common.aot_autograd(fw_compiler=lambda gm, inputs: gm), True),
+    ],
+    ids=["eager", "aot_eager", "aot_eager_decomp_partition", "inductor", "of the user", "aot_autograd"],
+)
+def test_which_backends_make_graphs_functional(backend, known):
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "torch._dynamo.output_graph.makes_functional",
+            lambda given: found.append(copies.makes_functional(given)) or False,
+        )
+        model = Model("normalizes", _once_each)
+        with torch._dynamo.config.patch(use_graph_deduplication=True):
+            torch.compile(model, backend=backend)(torch.ones(6, 4))
+    assert found == [known]
+
+
+@pytest.mark.parametrize(
+    ("buffer", "may"),
+    [
+        (lambda: torch.zeros(8192, dtype=torch.float64), True),
+        (lambda: torch.zeros(8193, dtype=torch.float64), False),
+        (lambda: torch.zeros(6, 4).t(), False),
+        (lambda: torch.zeros(9, 4)[1:5], True),
+    ],
+    ids=["most bytes", "more bytes", "transposed", "part of another"],
+)
+def test_which_inputs_are_copied(buffer, may):
+    class Holds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(LAYERS))
+            self.kept = [buffer() for _ in range(LAYERS)]
+
+        def forward(self, x):
+            step = torch.compiler.nested_compile_region(self.step)
+            for layer, kept in zip(self.layers, self.kept, strict=True):
+                x = step(layer, kept, x)
+            return x
+
+        def step(self, layer, kept, x):
+            y = layer(x).sin()
+            kept.copy_(y.detach().sum() + kept.sum())
+            return y.cos() + kept.mean()
+
+    model, plain = Holds(), Holds()
+    plain.load_state_dict(model.state_dict())
+    graph = _graph(model)
+    copied = [n for n in graph.graph.nodes if n.target == "copy_" and copies.is_copy(n)]
+    assert len(copied) == (LAYERS if may else 0)
+    plain(torch.linspace(-1, 1, 24).view(6, 4))
+    torch.testing.assert_close([*model.kept], [*plain.kept])
+
+
+def test_an_input_whose_size_moves_is_not_copied():
+    class Holds(nn.Module):
+        def forward(self, x, kept):
+            step = torch.compiler.nested_compile_region(self.step)
+            return step(x, kept[1]) + step(x, kept[0])
+
+        def step(self, x, kept):
+            kept.add_(1).mul_(2)
+            return x.sin() * kept.sum()
+
+    model = Holds()
+    kept = [torch.ones(5), torch.ones(5)]
+    torch._dynamo.mark_dynamic(kept[0], 0)
+    torch._dynamo.mark_dynamic(kept[1], 0)
+    x = torch.ones(3, requires_grad=True)
+    got = torch.compile(model, backend="aot_eager")(x, kept)
+    assert got.tolist() == (model(x, [torch.ones(5), torch.ones(5)])).tolist()
+    assert [k.tolist() for k in kept] == [[4.0] * 5] * 2

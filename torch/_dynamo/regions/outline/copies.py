@@ -1,0 +1,137 @@
+"""Copies of inputs that a body writes to in the place of the inputs, in a frame with gradients.
+
+Note [A body writes to a copy]
+A layer that normalizes over a batch writes its running statistics in every call. AOTAutograd has no joint graph of a
+body that writes to an operand. So if a frame begins with grad mode, a body begins with a copy of each input that the
+region writes to (Note [A region may write to an input]), computes with the copy, and returns it behind the results of
+the region. Right after the call, the graph copies that into the input. No other operand of the region is the input's
+memory, so the region cannot tell the copy from the input, and the rest of the graph sees what the region would have
+left. The call is given a copy, too, because its backward has saved its operands, and needs them as they were. (A
+backward that made this copy again would find what the forward has written.) AOTAutograd makes all of this functional,
+and writes to the input last, as it does for the operators' own writes. Inductor removes the copies.
+
+A backward checks the version of what it has saved. ``batch_norm`` saves its statistics and writes to them without
+incrementing their version; ``copy_`` increments it. Hence:
+
+- The backend makes graphs functional (``makes_functional``). The version of an input is then incremented once a call
+  of the compiled graph, with or without regions.
+- If an operator hides its write to an input, only such operators touch the input. Those that stay in the graph are
+  given copies as well (``copy_for_the_rest``), so that no operator has saved what is copied back to.
+
+The input is small (``MOST_BYTES``), because its memory is read and written once more than without a region. It is
+contiguous, and its sizes are numbers, so that the copy looks like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch._higher_order_ops.region_metadata import fresh
+from torch.fx.operator_facts import hides_its_writes
+from torch.utils.checkpoint import CheckpointPolicy
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.regions.outline.graph_view import GraphView
+
+Node = torch.fx.Node
+
+# Statistics of 8,192 channels in float64.
+MOST_BYTES = 1 << 16
+
+_COPY = "region_copy"
+
+
+def makes_functional(backend: Any) -> bool:
+    """Whether ``backend``, which a frame is compiled with, is known to make graphs functional before it runs them."""
+    from torch._dynamo.backends import common, debugging  # these import Dynamo
+    from torch._dynamo.eval_frame import innermost_backend
+
+    backend = innermost_backend(backend)
+    if isinstance(backend, torch._TorchCompileWrapper):
+        backend = backend.compiler_fn
+    known = (common.AotAutograd, torch._TorchCompileInductorWrapper)
+    return isinstance(backend, known) or backend in (debugging.aot_eager, debugging.aot_eager_decomp_partition)
+
+
+def may_be_copied(given: Node, touching: list[Node]) -> bool:
+    """Whether a body may write to a copy of the input ``given``, which the nodes ``touching`` touch."""
+    value = given.meta["example_value"]
+    call = torch.ops.higher_order.invoke_subgraph
+    hiding = [node.target is call or hides_its_writes(node) for node in touching if not is_copy(node)]
+    if any(hiding) and not all(hiding):  # what a stamped call does is not known here
+        return False
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    if not all(type(number) is int for number in numbers):
+        return False
+    return value.is_contiguous() and value.numel() * value.element_size() <= MOST_BYTES
+
+
+def may_be_written(given: Node, touching: list[Node]) -> bool:
+    """Whether a body may write to the input ``given``, in a frame without gradients."""
+    return True
+
+
+def number_copied(view: GraphView, start: int, end: int) -> int:
+    """How many inputs a call of the run [start, end) copies back."""
+    if view.writable is not may_be_copied:
+        return 0
+    return len({s for i in range(start, end) for s in view.written_at(i) & view.open})
+
+
+def copies_in_body(body: torch.fx.Graph, inputs: Sequence[Node]) -> list[Node]:
+    """Emits a copy of each of ``inputs``, placeholders of ``body``, where it inserts."""
+    copies = []
+    for given in inputs:
+        copy = body.call_method("clone", (given,))
+        copy.meta = {"example_value": _like(given), _COPY: True}
+        copies.append(copy)
+    return copies
+
+
+def copies_for_call(graph: torch.fx.Graph, inputs: Sequence[Node]) -> list[Node]:
+    """Emits a copy of each of ``inputs``, inputs of ``graph`` that are written to later, where it inserts."""
+    copies = copies_in_body(graph, inputs)
+    for copy in copies:
+        # A backward must not make it again: see the Note above.
+        copy.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return copies
+
+
+def is_copy(node: Node) -> bool:
+    """Whether ``node`` makes a copy for a body to write to, or copies it back."""
+    return _COPY in node.meta
+
+
+def results_for(operands: Sequence[Node]) -> list[Any]:
+    """Example values of the copies that a call returns."""
+    return [_like(operand) for operand in operands]
+
+
+def copy_back(graph: torch.fx.Graph, operand: Node, result: Node) -> None:
+    """Emits the write of ``result``, which a call returns, to the input ``operand``."""
+    write = graph.call_method("copy_", (operand, result))
+    meta = {k: v for k, v in result.meta.items() if k == "stack_trace"}
+    write.meta = {**meta, "example_value": operand.meta["example_value"], _COPY: True}
+
+
+def copy_for_the_rest(graph: torch.fx.Graph) -> None:
+    """Gives copies to the operators outside of bodies that hide a write to an input that is copied back to."""
+    back = {node.args[0] for node in graph.nodes if is_copy(node) and node.target == "copy_"}
+    for node in [n for n in graph.nodes if back.intersection(n.all_input_nodes) and hides_its_writes(n)]:
+        written = [operand for operand in node.all_input_nodes if operand in back]
+        with graph.inserting_before(node):
+            copies = copies_for_call(graph, written)
+        with graph.inserting_after(node):
+            for operand, copy in zip(written, copies, strict=True):
+                node.replace_input_with(operand, copy)
+                copy_back(graph, operand, copy)
+
+
+def _like(node: Node) -> Any:
+    """A fake tensor like the value of ``node``, in memory of its own."""
+    value = node.meta["example_value"]
+    return fresh([value], value.fake_mode, {})[0]
