@@ -172,7 +172,7 @@ def test_lint_finds_a_body_with_its_operands_swapped(monkeypatch):
 
 def test_lint_finds_a_body_that_returns_something_else(monkeypatch):
     _broken_lint(
-        monkeypatch, "make_body", lambda original, region, places, **kw: original(region, [places[0] - 1], **kw)
+        monkeypatch, "make_body", lambda original, region, places, *a, **kw: original(region, [places[0] - 1], *a, **kw)
     )
 
 

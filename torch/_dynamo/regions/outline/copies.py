@@ -6,17 +6,19 @@ body that writes to an operand. So if a frame begins with grad mode, a body begi
 region writes to (Note [A region may write to an input]), computes with the copy, and returns it behind the results of
 the region. Right after the call, the graph copies that into the input. No other operand of the region is the input's
 memory, so the region cannot tell the copy from the input, and the rest of the graph sees what the region would have
-left. The call is given a copy, too, because its backward has saved its operands, and needs them as they were. (A
-backward that made this copy again would find what the forward has written.) AOTAutograd makes all of this functional,
-and writes to the input last, as it does for the operators' own writes. Inductor removes the copies.
+left. AOTAutograd makes this functional, and writes to the input last, as it does for the operators' own writes.
 
-A backward checks the version of what it has saved. ``batch_norm`` saves its statistics and writes to them without
-incrementing their version; ``copy_`` increments it. Hence:
+A backward must not need such an input: it would find what the forward has written. Hence, for an input to be copied,
 
-- The backend makes graphs functional (``makes_functional``). The version of an input is then incremented once a call
-  of the compiled graph, with or without regions.
-- If an operator hides its write to an input, only such operators touch the input. Those that stay in the graph are
-  given copies as well (``copy_for_the_rest``), so that no operator has saved what is copied back to.
+- no value that is computed from it requires grad (``_touching``). A norm in training is the exception: it computes with
+  the statistics of the batch;
+- a call is given a copy as well, because autograd saves all operands of a call, and checks their versions. (Inductor
+  removes both copies.)
+- ``batch_norm`` saves its statistics, too, and writes to them without incrementing their version; ``copy_`` increments
+  it. So if an operator hides its write to an input, only such operators touch it, and those that stay in the graph are
+  given copies (``copy_for_the_rest``);
+- the backend makes graphs functional (``makes_functional``). The version of an input is then incremented by a call of
+  the compiled graph, with or without regions.
 
 The input is small (``MOST_BYTES``), because its memory is read and written once more than without a region. It is
 contiguous, and its sizes are numbers, so that the copy looks like it.
@@ -29,9 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch._dynamo.regions.keys import node_storages
 from torch._higher_order_ops.region_metadata import fresh
-from torch.fx.operator_facts import hides_its_writes
-from torch.utils.checkpoint import CheckpointPolicy
+from torch.fx.operator_facts import hides_its_writes, target_name, written_operands
+from torch.utils._pytree import tree_leaves
 
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ Node = torch.fx.Node
 MOST_BYTES = 1 << 16
 
 _COPY = "region_copy"
+# They write running statistics, by which they compute in evaluation only.
+_NORMS = frozenset({"batch_norm", "native_batch_norm", "instance_norm"})
 
 
 def makes_functional(backend: Any) -> bool:
@@ -57,20 +62,58 @@ def makes_functional(backend: Any) -> bool:
     return isinstance(backend, known) or backend in (debugging.aot_eager, debugging.aot_eager_decomp_partition)
 
 
-def may_be_copied(given: Node, touching: list[Node]) -> bool:
-    """Whether a body may write to a copy of the input ``given``, which the nodes ``touching`` touch."""
+def may_be_copied(given: Node) -> bool:
+    """Whether a body may write to a copy of the input ``given``: see the Note above."""
     value = given.meta["example_value"]
-    call = torch.ops.higher_order.invoke_subgraph
-    hiding = [node.target is call or hides_its_writes(node) for node in touching if not is_copy(node)]
-    if any(hiding) and not all(hiding):  # what a stamped call does is not known here
-        return False
     numbers = (*value.shape, *value.stride(), value.storage_offset())
     if not all(type(number) is int for number in numbers):
         return False
-    return value.is_contiguous() and value.numel() * value.element_size() <= MOST_BYTES
+    if not value.is_contiguous() or value.numel() * value.element_size() > MOST_BYTES:
+        return False
+    touching = _touching(given)
+    if touching is None:
+        return False
+    hiding = [_is_call(node) or hides_its_writes(node) for node in touching]  # a call not made yet may hide one
+    return all(hiding) or not any(hiding)
 
 
-def may_be_written(given: Node, touching: list[Node]) -> bool:
+def _touching(given: Node) -> list[Node] | None:
+    """The nodes that touch the memory of ``given``; None if a value computed from it may be needed in a backward."""
+    own = set(node_storages(given))
+    found: list[Node] = []
+    seen, queue = {given}, [given]
+    while queue:
+        node = queue.pop()
+        for user in node.users:
+            if user in seen or user.op == "output" or is_copy(user):
+                continue
+            if not own.isdisjoint(node_storages(node)):
+                found.append(user)
+            if _is_call(user) or _keeps_statistics(user, node):
+                continue
+            others = {s for written in written_operands(user) for s in node_storages(written)} - own
+            if others or _requires_grad(user):
+                return None
+            seen.add(user)
+            queue.append(user)
+    return found
+
+
+def _is_call(node: Node) -> bool:
+    return node.target is torch.ops.higher_order.invoke_subgraph
+
+
+def _keeps_statistics(node: Node, operand: Node) -> bool:
+    """Whether ``node`` is a norm in training, which writes its statistics to ``operand`` and computes without it."""
+    return target_name(node) in _NORMS and hides_its_writes(node) and operand in written_operands(node)
+
+
+def _requires_grad(node: Node) -> bool:
+    leaves = tree_leaves(node.meta.get("example_value"))
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in leaves)
+
+
+def may_be_written(given: Node) -> bool:
     """Whether a body may write to the input ``given``, in a frame without gradients."""
     return True
 
@@ -82,22 +125,13 @@ def number_copied(view: GraphView, start: int, end: int) -> int:
     return len({s for i in range(start, end) for s in view.written_at(i) & view.open})
 
 
-def copies_in_body(body: torch.fx.Graph, inputs: Sequence[Node]) -> list[Node]:
-    """Emits a copy of each of ``inputs``, placeholders of ``body``, where it inserts."""
+def copy_inputs(graph: torch.fx.Graph, inputs: Sequence[Node]) -> list[Node]:
+    """Emits a copy of each of ``inputs`` where ``graph`` inserts."""
     copies = []
     for given in inputs:
-        copy = body.call_method("clone", (given,))
+        copy = graph.call_method("clone", (given,))
         copy.meta = {"example_value": _like(given), _COPY: True}
         copies.append(copy)
-    return copies
-
-
-def copies_for_call(graph: torch.fx.Graph, inputs: Sequence[Node]) -> list[Node]:
-    """Emits a copy of each of ``inputs``, inputs of ``graph`` that are written to later, where it inserts."""
-    copies = copies_in_body(graph, inputs)
-    for copy in copies:
-        # A backward must not make it again: see the Note above.
-        copy.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     return copies
 
 
@@ -124,7 +158,7 @@ def copy_for_the_rest(graph: torch.fx.Graph) -> None:
     for node in [n for n in graph.nodes if back.intersection(n.all_input_nodes) and hides_its_writes(n)]:
         written = [operand for operand in node.all_input_nodes if operand in back]
         with graph.inserting_before(node):
-            copies = copies_for_call(graph, written)
+            copies = copy_inputs(graph, written)
         with graph.inserting_after(node):
             for operand, copy in zip(written, copies, strict=True):
                 node.replace_input_with(operand, copy)

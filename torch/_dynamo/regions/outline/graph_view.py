@@ -94,7 +94,7 @@ class GraphView:
         graph: torch.fx.Graph,
         written_by: Callable[[Node], Iterable[Node]],
         wanted: Iterable[Node] = (),
-        writable: Callable[[Node, list[Node]], bool] | None = None,
+        writable: Callable[[Node], bool] | None = None,
         closed: Iterable[Node] = (),
         attention_kernels: frozenset[str] | None = None,
         size_of: Callable[[Node], int] = lambda node: 1,
@@ -102,7 +102,8 @@ class GraphView:
         """``written_by(node)``: the operands that a node writes to; ``size_of(node)``: how many operators it counts as.
 
         ``wanted``: nodes whose values are results of every region that contains them, used or not.
-        ``writable``: whether a region may write to an input that nodes touch (see the Note above); none is ``closed``.
+        ``writable``: whether a region may write to an input (see the Note above) that none of the ``closed`` nodes
+        touch.
         ``attention_kernels``: the kernels enabled when the frame began. If None, a region holds no switch of global
         state.
         """
@@ -190,7 +191,7 @@ class GraphView:
         """Storages that the node at ``position`` writes to."""
         return {s for operand in self.writes.get(position, ()) for s in self.storages_at(operand)}
 
-    def _open_storages(self, writable: Callable[[Node, list[Node]], bool], closed: Iterable[Node]) -> frozenset[int]:
+    def _open_storages(self, writable: Callable[[Node], bool], closed: Iterable[Node]) -> frozenset[int]:
         """See Note [A region may write to an input]."""
         written = {s for i in self.writes for s in self.written_at(i)}
         for node in closed if written else ():
@@ -208,11 +209,7 @@ class GraphView:
         for i in self.writes if alone else ():
             if not writes_memory_only(self.nodes[i]) or is_users_operator(self.nodes[i]):
                 alone -= self.written_at(i)
-        touching: dict[int, list[Node]] = {s: [] for s in alone}
-        for i, node in enumerate(self.nodes if alone else ()):
-            for s in alone.intersection(self.touched(i)):
-                touching[s].append(node)
-        return frozenset(s for s in alone if writable(holders[s][0], touching[s]))
+        return frozenset(s for s in alone if writable(holders[s][0]))
 
     def _written_spans(self) -> list[Span]:
         """For each written storage that is not open: the span from its first node to its last write."""

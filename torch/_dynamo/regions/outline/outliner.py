@@ -20,7 +20,7 @@ import torch
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
-from torch._dynamo.regions.outline.copies import copies_for_call, copies_in_body, copy_back, is_copy, results_for
+from torch._dynamo.regions.outline.copies import copy_back, copy_inputs, is_copy, results_for
 from torch._dynamo.regions.outline.graph_view import inputs_of
 from torch._dynamo.regions.outline.names import GivenNames, name_outside
 from torch._dynamo.regions.outline.symbols import taken_as
@@ -166,7 +166,7 @@ class Outliner:
             body = graph.get_attr(name)
             body.meta = {k: v for k, v in meta.items() if k == "stack_trace"}
         written = [operands[index] for index in self.copied[name]]
-        given = dict(zip(self.copied[name], copies_for_call(graph, written), strict=True))
+        given = dict(zip(self.copied[name], copy_inputs(graph, written), strict=True))
         taken = [given.get(index, operand) for index, operand in enumerate(operands)]
         call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *taken))
         examples = [*(m["example_value"] for m in result_metas), *results_for(written)]
@@ -226,7 +226,7 @@ def make_body(
         return copy.get(operand) or copy[taken_as(operand)]
 
     written = [inputs[k] for k in copied]
-    copy.update(zip(written, copies_in_body(body, [copy[outer] for outer in written]), strict=True))
+    copy.update(zip(written, copy_inputs(body, [copy[outer] for outer in written]), strict=True))
     entered = enter(body, autocasts)
     for node in region:
         copy[node] = body.node_copy(node, stands_for)
