@@ -122,3 +122,85 @@ def test_a_bad_hash_function_is_left_out_with_a_warning(what, caplog):
         torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(X), f(X))
     assert "reuse_hash_fn" in caplog.text
     assert "is left out" in caplog.text
+
+
+class Holds:
+    """What a region reads behind its argument."""
+
+
+def _of_holders(body, hold, backend="eager", **options):
+    """A program that calls ``body`` with four holders and one key, the holders, and the counter of its compiles."""
+    holders = [Holds() for _ in range(4)]
+    for number, holder in enumerate(holders):
+        hold(holder, number)
+    marked = torch.compiler.nested_compile_region(body, reuse_hash_fn=lambda holder, x: 0)
+
+    def program(x):
+        for holder in holders:
+            x = marked(holder, x)
+        return x
+
+    counter = CompileCounter()
+    return torch.compile(program, backend=counter, **options), holders, counter
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.zeros(6, 2),
+        torch.zeros(3),
+        torch.zeros(6, dtype=torch.float64),
+        torch.zeros(6, requires_grad=True),
+        torch.zeros(12)[::2],
+    ],
+    ids=["rank", "length", "dtype", "requires_grad", "stride"],
+)
+def test_a_tensor_of_which_a_call_of_a_key_reads_the_metadata_is_guarded(other):
+    def body(holder, x):
+        return (x * 2 if holder.kept.requires_grad else x.sin()) * holder.kept.dim()
+
+    compiled, holders, counter = _of_holders(body, lambda h, n: setattr(h, "kept", torch.zeros(6)), dynamic=False)
+    compiled(X)
+    compiled(X)
+    assert counter.frame_count == 1 and counters["regions"]["reused"] == 3
+    holders[2].kept = other
+    compiled(X)
+    assert counter.frame_count == 2
+
+
+def test_numbers_that_calls_of_a_key_read_have_a_history():
+    """Once a number has changed, Dynamo makes a symbol of it, and new values need no compile."""
+
+    def body(holder, x):
+        return x * holder.times
+
+    compiled, holders, counter = _of_holders(body, lambda h, n: setattr(h, "times", 7))
+    frames = []
+    for times in (7, 8, 9, 10):
+        for holder in holders:
+            holder.times = times
+        torch.testing.assert_close(compiled(X), X * times**4)
+        frames.append(counter.frame_count)
+    assert frames == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("others", ["object", "tensor", "none"])
+def test_a_call_of_a_key_has_another_kind_of_value(others):
+    """The guard of the traced call's value cannot be made for this call's, so this call is traced."""
+    made = {"object": Holds, "tensor": lambda: torch.ones(4), "none": lambda: None}[others]
+
+    def body(holder, x):
+        return (x.sin() if holder.extra is None else x.sin() * 1).cos()
+
+    def hold(holder, number):
+        holder.extra = (made() if number == 2 else None) if others != "none" else (None if number == 2 else 5)
+
+    compiled, holders, counter = _of_holders(body, hold)
+    got = compiled(X)
+    wanted = X
+    for holder in holders:
+        wanted = body(holder, wanted)
+    torch.testing.assert_close(got, wanted)
+    compiled(X)
+    assert counter.frame_count == 1
+    assert counters["regions"]["reused"] == 2 + (others == "none")

@@ -222,6 +222,29 @@ def test_a_body_is_lowered_for_its_own_symbols_whichever_call_comes_first():
         _same(got, expected)
 
 
+def test_a_pass_moves_another_call_to_the_front_before_the_backend_has_met_one():
+    """The body is made for that call's symbols; what Inductor guards of them holds for all calls."""
+    found = []
+    for flag in (False, True):
+        torch._dynamo.reset()
+        moved.clear()
+        with (
+            # A hit brings the guards of another program.
+            torch._functorch.config.patch(enable_autograd_cache=False),
+            torch._inductor.config.patch(pre_grad_custom_pass=_first_call_last, fx_graph_cache=False),
+            torch._dynamo.config.patch(use_graph_deduplication=flag),
+        ):
+            model, program, counter = _second(Beside, "attends", "inductor")
+            assert bool(moved) == flag
+            frames = []
+            for lengths in ([7, 7, 5000, 7, 7], [7, 7, 7, 5000, 7], [9, 4, 11, 5, 8]):
+                got, expected = (_run(run, model, lengths) for run in (program, model))
+                _same(got, expected)
+                frames.append(counter.frame_count)
+            found.append(frames)
+    assert found[0] == found[1]
+
+
 def test_marked_layers_share_a_body():
     with torch._dynamo.config.patch(use_graph_deduplication=False):
         model = Model("grows")

@@ -102,8 +102,7 @@ class GraphView:
         """``written_by(node)``: the operands that a node writes to; ``size_of(node)``: how many operators it counts as.
 
         ``wanted``: nodes whose values are results of every region that contains them, used or not.
-        ``writable``: whether a region may write to an input (see the Note above) that none of the ``closed`` nodes
-        touch.
+        ``writable``: whether a region may write to an input, if no ``closed`` node touches it (see the Note above).
         ``attention_kernels``: the kernels enabled when the frame began. If None, a region holds no switch of global
         state.
         """

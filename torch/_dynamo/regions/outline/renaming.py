@@ -8,10 +8,10 @@ traced call's when the body was compiled. So
 
 1. a stamp shares the body only if, at the end of the frame, the guards and the ranges of its symbols are those of the
    traced call's (``shares_body``);
-2. the backend makes the body for the traced call's symbols, whichever call it meets first, and takes what the body
-   returns from it with the other symbols in their place (``renaming_of``);
-3. when the backend is done, every guard on the traced call's symbols is made on the stamp's as well
-   (``guard_alike``). Whatever the backend found out of the traced call's symbols, it has guarded by then, before it
+2. the backend makes the body for the symbols of the call that it meets first, the traced one unless a pass of the
+   program's has moved it, and takes what the body returns with other symbols in their place (``renaming_of``);
+3. when the backend is done, every guard on those symbols is made on those of the other calls as well (``guard_alike``).
+   Whatever the backend found out of the traced call's symbols, it has guarded by then, before it
    lowered the body or while it did. Both have the same hint, so that the guards hold.
 
 Flat, the backend would compile the other call's operators, and would guard what they need. Where the backend guards a
@@ -23,11 +23,13 @@ after the guards have been written.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo.regions.outline.symbols import input_of
+from torch._dynamo.regions.outline.symbols import input_of, symbols_in
 from torch._guards import TracingContext
 from torch._higher_order_ops.region_metadata import region_cache, renamings
+from torch.fx import GraphModule
 
 
 if TYPE_CHECKING:
@@ -80,7 +82,8 @@ def guard_alike(env: Any) -> None:
 
     To be called when the backend has compiled the frame's graph, and before Dynamo writes the frame's guards.
     """
-    all_symbols, made = renamings(), -1
+    all_symbols, made = [*renamings()], -1
+    all_symbols += _back_from_stamps(all_symbols)
     while all_symbols and made != len(env.guards):
         made = len(env.guards)  # again: a symbol of a call may be one of another body
         for symbols in all_symbols:
@@ -88,6 +91,20 @@ def guard_alike(env: Any) -> None:
             for expression in _renamed_guards(env, symbols):
                 if expression not in known and not env.evaluate_expr(expression):
                     raise AssertionError(f"{expression} does not hold, though it does of the body's symbols")
+
+
+def _back_from_stamps(all_symbols: list[Renaming]) -> list[Renaming]:
+    """The way back to the traced call's symbols from those of each stamp that a body was made for.
+
+    A pass of the program's over the graph may move a stamp in front of the traced call.
+    """
+    if not all_symbols:
+        return []
+    bodies = [body for body in region_cache().proxy_dispatch_cache.values() if isinstance(body, GraphModule)]
+    taken = itertools.chain.from_iterable(body.graph.find_nodes(op="placeholder") for body in bodies)
+    made_for = {symbol for node in taken for symbol in symbols_in(node.meta.get("val"))}
+    first = (symbols for symbols in all_symbols if not made_for.isdisjoint(symbols.values()))
+    return [{new: old for old, new in symbols.items()} for symbols in first]
 
 
 def _renamed_guards(env: Any, symbols: Renaming) -> list[Any]:

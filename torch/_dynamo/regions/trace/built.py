@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.keys import lifted_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.floats import FloatState, becomes_symbol, check_float, check_guards, float_state
+from torch._dynamo.regions.trace.floats import (
+    FloatState,
+    becomes_symbol,
+    check_float,
+    check_floats,
+    check_guards,
+    float_state,
+)
 from torch._dynamo.regions.trace.operands import build_as_traced
 from torch._dynamo.regions.trace.own_symbols import SymbolMap
 from torch._dynamo.regions.trace.state import tensor_state
@@ -66,6 +73,26 @@ def check_built(
     if actions.symbols is not None:
         actions.symbols.check()
     for source in constants:
+        if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
+            raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
+
+
+def build_for_key(
+    tx: InstructionTranslatorBase, condition: InvokeSubgraphReuseCondition, actions: GuardActions, symbols_before: int
+) -> None:
+    """What ``check_built`` builds, for a call that the user's key says is like the traced one: no state is compared.
+
+    Raises CannotReuse if Dynamo makes a symbol where the traced call had a constant.
+    """
+    found: Any = condition
+    if found.own_symbols is not None:  # the metadata tells which symbol stands for which
+        check_built(tx, condition, actions, symbols_before)
+        return
+    check_floats(tx, condition, actions)
+    for source, state in found.tensors:
+        if not isinstance(state, FloatState) and not actions.look(source).same:
+            build_as_traced(tx, actions, source)
+    for source in _constants(condition, actions):
         if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
 

@@ -27,6 +27,7 @@ from torch._dynamo.regions.trace.objects import (
     has_attribute,
     holds_nan,
     is_a,
+    is_exact,
     keys_key,
     keys_of,
     length_of,
@@ -156,8 +157,8 @@ if RELEASE >= (2, 15):
 
 # Guards on a constant's value. For a number, Dynamo decides when it builds the tracker whether it is a constant.
 _OF_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
-# Guards that can be made for any value, whatever the traced call found there.
-OF_VALUES = (*_OF_CONSTANTS, "BOOL_MATCH", "NONE_MATCH", "ID_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
+# Guards that can be made for another value than the traced call found there: of any class, or of the same.
+_OF_VALUES, _OF_CLASS = ("ID_MATCH",), ("BOOL_MATCH", "NONE_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
 # Types of the arguments of a guard's maker that mean the same at another source: names, keys, classes.
 _PLAIN = (*EXACT, type, Source)
 
@@ -187,6 +188,15 @@ class GuardFact:
     def may_have_a_symbol(self) -> bool:
         """Whether the guard says that a number is a constant: Dynamo decides that when it builds the tracker."""
         return self.kind in _OF_CONSTANTS and type(self.value) in (int, float)
+
+
+def can_be_made(fact: GuardFact, value: Any) -> bool:
+    """Whether the guard of ``fact`` can be made for ``value``, be it another than the traced call's."""
+    if fact.kind in _OF_VALUES or fact.holds(value):
+        return True
+    if fact.kind in _OF_CONSTANTS and is_exact(value):
+        return True
+    return fact.kind in (*_OF_CONSTANTS, *_OF_CLASS) and type(value) is type(fact.value)
 
 
 def is_implied(fact: GuardFact, value: Any) -> bool:

@@ -35,12 +35,11 @@ import torch
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.regions.keys import constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissReason
-from torch._dynamo.regions.trace.built import check_built
+from torch._dynamo.regions.trace.built import build_for_key, check_built
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, unlike_text, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments, substitution_for
-from torch._dynamo.regions.trace.floats import check_floats
-from torch._dynamo.regions.trace.guard_facts import OF_VALUES, has_guard
+from torch._dynamo.regions.trace.guard_facts import can_be_made, has_guard
 from torch._dynamo.regions.trace.module_hooks import SAY_MORE, hold_for_numbers, joined, with_numbers
 from torch._dynamo.regions.trace.objects import is_a, is_exact
 from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
@@ -91,7 +90,7 @@ def find(
                 _check(tx, arguments, entry, bindings, actions, indexed)
             else:
                 _check_alike(entry.condition, bindings, actions)
-                check_floats(tx, entry.condition, actions)
+                build_for_key(tx, entry.condition, actions, arguments.symbols_before[0])
             return Match(entry, actions, bindings, operands_of(tx, arguments, entry, actions))
         except CannotReuse as e:
             why = e
@@ -197,7 +196,7 @@ def _check_alike(condition: Any, bindings: list[SourceBinding], actions: GuardAc
     """Raises CannotReuse unless the traced call's guards can be made for a call to which the user gave the same key."""
     for i, facts in condition.checks.facts:
         for fact in facts:
-            if fact.kind not in OF_VALUES and not fact.holds(bindings[i].value):
+            if not can_be_made(fact, bindings[i].value):
                 name = actions.substitution(bindings[i].source).name
                 raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fact.kind} on {name}")
 
