@@ -151,10 +151,14 @@ def verify(
 def _is_of_the_frame(tx: InstructionTranslatorBase, refused: CannotReuse | None, expected: FrameState) -> bool:
     """Whether the call is ``refused`` for a guard that it did not make.
 
-    The frame may have guarded a shared object behind this call's argument, and behind no argument of the earlier call.
+    The frame may have guarded a shared object behind this call's argument, and behind no argument of the earlier call,
+    or a symbolic float of a layer that it calls again.
     """
-    unsupported = refused is not None and refused.reason is ReuseMissReason.UNSUPPORTED_GUARD
-    return unsupported and frame_state(tx).guards <= expected.guards
+    reasons = (ReuseMissReason.UNSUPPORTED_GUARD, ReuseMissReason.SYMBOLIC_NUMBER)
+    found = frame_state(tx)
+    if refused is None or refused.reason not in reasons or not found.guards <= expected.guards:
+        return False
+    return all(set(new) <= set(old) for new, old in zip(found.symbols, expected.symbols, strict=True))
 
 
 def _looked_at(
