@@ -31,7 +31,7 @@ import torch._logging
 import torch.fx
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, node_storages
 from torch._dynamo.regions.outline.bodies import Bodies, is_of_call
-from torch._dynamo.regions.outline.copies import may_be_copied, may_be_written
+from torch._dynamo.regions.outline.copies import Copied, may_be_written
 from torch._dynamo.regions.outline.draws import seeds_only
 from torch._dynamo.regions.outline.find import Finder
 from torch._dynamo.regions.outline.fit import Fitter
@@ -113,8 +113,8 @@ class GraphRegionTracker:
         self.node_to_mutated_arg_positions: dict[Node, OrderedSet[int]] = {}
         # The graph whose inputs a region may write to, if any: Note [A region may write to an input].
         self.open_graph: torch.fx.Graph | None = None
-        # Whether a region writes to copies of them: Note [A body writes to a copy].
-        self.writes_to_copies = False
+        # Which of them a region writes to a copy of, where it does: Note [A body writes to a copy].
+        self.copied: Copied | None = None
         self.began_with_grad = torch.is_grad_enabled()
         # Bodies that operators of the frame run: Note [An operator that runs its bodies].
         self.bodies = self.bodies_in({})
@@ -172,7 +172,7 @@ class GraphRegionTracker:
         """Indices of the operands of ``region`` that a body writes to, and of those whose copies it writes to."""
         written = {s for node in region for operand in self.written_operands(node) for s in node_storages(operand)}
         found = [k for k, operand in enumerate(inputs_of(region)) if written.intersection(node_storages(operand))]
-        return ([], found) if self.writes_to_copies else (found, [])
+        return (found, []) if self.copied is None else ([], found)
 
     def bodies_in(self, modules: Mapping[str, Any]) -> Bodies:
         """The ``Bodies`` of operators that run a body named in ``modules``."""
@@ -183,7 +183,7 @@ class GraphRegionTracker:
         kernels = self._attention_kernels if self.switches else None
         writable = None
         if graph is self.open_graph:
-            writable = may_be_copied if self.writes_to_copies else may_be_written
+            writable = self.copied or may_be_written
         return GraphView(
             graph,
             self.written_operands,

@@ -15,7 +15,7 @@ from torch._dynamo.regions.options import why_no_bodies
 from torch._dynamo.regions.outcomes import RegionInlineReason
 from torch._dynamo.regions.outline.account import account
 from torch._dynamo.regions.outline.calls import cut_out_calls
-from torch._dynamo.regions.outline.copies import copy_for_the_rest, makes_functional
+from torch._dynamo.regions.outline.copies import Copied, copy_for_the_rest, makes_functional
 from torch._dynamo.regions.outline.legality import has_memory_budget
 from torch._dynamo.regions.outline.outliner import Outliner
 from torch._dynamo.regions.outline.renaming import guard_alike
@@ -42,7 +42,7 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     """Outlines the regions that the program calls and then, under the flag, those that repeat."""
     frame, tracker = FRAME.of(self), self.region_tracker
     outliner = Outliner(tracker, self.install_subgraph, frame.inside)
-    tracker.writes_to_copies = tracker.began_with_grad
+    tracker.copied = Copied() if tracker.began_with_grad else None
     if not self.export and (not tracker.began_with_grad or makes_functional(self.compiler_fn)):
         tracker.open_graph = self.graph
     tracker.switches = not self.export

@@ -12,8 +12,8 @@ A backward must not need such an input: it would find what the forward has writt
 
 - no value that is computed from it requires grad (``_touching``). A norm in training is the exception: it computes with
   the statistics of the batch;
-- a call is given a copy as well, because autograd saves all operands of a call, and checks their versions. (Inductor
-  removes both copies.)
+- every call that takes it is given a copy, also a call that only reads it: autograd saves all operands of a call, and
+  checks their versions. (Inductor removes the copies.) Nothing takes a view of the input;
 - ``batch_norm`` saves its statistics, too, and writes to them without incrementing their version; ``copy_`` increments
   it. So if an operator hides its write to an input, only such operators touch it, and those that stay in the graph are
   given copies (``copy_for_the_rest``);
@@ -21,7 +21,7 @@ A backward must not need such an input: it would find what the forward has writt
   the compiled graph, with or without regions.
 
 The input is small (``MOST_BYTES``), because its memory is read and written once more than without a region. It is
-contiguous, and its sizes are numbers, so that the copy looks like it.
+contiguous, all of its memory, and its sizes are numbers, so that the copy looks like it.
 """
 
 from __future__ import annotations
@@ -62,13 +62,34 @@ def makes_functional(backend: Any) -> bool:
     return isinstance(backend, known) or backend in (debugging.aot_eager, debugging.aot_eager_decomp_partition)
 
 
+class Copied:
+    """Decides which inputs of a frame's graph bodies write to a copy of.
+
+    Each decision is made once, while the graph has all of the program's operators: what a call does with an operand is
+    not known here.
+    """
+
+    def __init__(self) -> None:
+        self._decided: dict[Node, bool] = {}
+
+    def __call__(self, given: Node) -> bool:
+        if given not in self._decided:
+            self._decided[given] = may_be_copied(given)
+        return self._decided[given]
+
+    def of(self, operands: Sequence[Node]) -> list[int]:
+        """Indices of the ``operands`` of a call that are copied for it."""
+        return [index for index, operand in enumerate(operands) if self._decided.get(operand)]
+
+
 def may_be_copied(given: Node) -> bool:
     """Whether a body may write to a copy of the input ``given``: see the Note above."""
     value = given.meta["example_value"]
     numbers = (*value.shape, *value.stride(), value.storage_offset())
     if not all(type(number) is int for number in numbers):
         return False
-    if not value.is_contiguous() or value.numel() * value.element_size() > MOST_BYTES:
+    size = value.numel() * value.element_size()
+    if not value.is_contiguous() or size > MOST_BYTES or size != value.untyped_storage().nbytes():
         return False
     touching = _touching(given)
     if touching is None:
@@ -78,7 +99,11 @@ def may_be_copied(given: Node) -> bool:
 
 
 def _touching(given: Node) -> list[Node] | None:
-    """The nodes that touch the memory of ``given``; None if a value computed from it may be needed in a backward."""
+    """The nodes that touch the memory of ``given``.
+
+    None if something takes a view of it, other than to write to it (``a.mul_(2).add_(1)``), or if a value computed from
+    it may be needed in a backward.
+    """
     own = set(node_storages(given))
     found: list[Node] = []
     seen, queue = {given}, [given]
@@ -92,7 +117,10 @@ def _touching(given: Node) -> list[Node] | None:
             if _is_call(user) or _keeps_statistics(user, node):
                 continue
             others = {s for written in written_operands(user) for s in node_storages(written)} - own
-            if others or _requires_grad(user):
+            is_view = not own.isdisjoint(node_storages(user)) and not all(
+                user in written_operands(u) for u in user.users
+            )
+            if others or is_view or _requires_grad(user):
                 return None
             seen.add(user)
             queue.append(user)
@@ -120,7 +148,7 @@ def may_be_written(given: Node) -> bool:
 
 def number_copied(view: GraphView, start: int, end: int) -> int:
     """How many inputs a call of the run [start, end) copies back."""
-    if view.writable is not may_be_copied:
+    if not isinstance(view.writable, Copied):
         return 0
     return len({s for i in range(start, end) for s in view.written_at(i) & view.open})
 

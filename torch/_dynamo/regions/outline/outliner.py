@@ -166,21 +166,22 @@ class Outliner:
             body = graph.get_attr(name)
             body.meta = {k: v for k, v in meta.items() if k == "stack_trace"}
         written = [operands[index] for index in self.copied[name]]
-        given = dict(zip(self.copied[name], copy_inputs(graph, written), strict=True))
-        taken = [given.get(index, operand) for index, operand in enumerate(operands)]
+        taken = [*operands]
+        for index in self.tracker.copied.of(operands) if self.tracker.copied is not None else ():
+            (taken[index],) = copy_inputs(graph, [operands[index]])
         call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *taken))
         examples = [*(m["example_value"] for m in result_metas), *results_for(written)]
         call.meta = {**meta, "example_value": tuple(examples)}
         for index in self.bodies[name].meta[OUTLINED]:
             self.tracker.add_node_mutation(call, 1 + index)  # the body comes before the operands
         results = []
-        for k, (result_meta, name_given) in enumerate(itertools.zip_longest(result_metas, named)):
+        for k, (result_meta, given) in enumerate(itertools.zip_longest(result_metas, named)):
             results.append(graph.call_function(operator.getitem, (call, k)))
             results[-1].meta = result_meta
             if "stack_trace" in meta:
                 result_meta["stack_trace"] = meta["stack_trace"]
             if named:
-                self.given[results[-1]] = name_given
+                self.given[results[-1]] = given
         for k, operand in enumerate(written, len(results)):
             copy = graph.call_function(operator.getitem, (call, k))
             copy.meta = {**meta, "example_value": examples[k]}
