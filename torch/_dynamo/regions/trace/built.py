@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.keys import lifted_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.floats import (
-    FloatState,
-    becomes_symbol,
-    check_float,
-    check_floats,
-    check_guards,
-    float_state,
-)
+from torch._dynamo.regions.trace.floats import FloatState, becomes_symbol, check_float, check_guards, float_state
 from torch._dynamo.regions.trace.operands import build_as_traced
 from torch._dynamo.regions.trace.own_symbols import SymbolMap
 from torch._dynamo.regions.trace.state import tensor_state
@@ -88,7 +81,6 @@ def build_for_key(
     if found.own_symbols is not None:  # the metadata tells which symbol stands for which
         check_built(tx, condition, actions, symbols_before)
         return
-    check_floats(tx, condition, actions)
     for source, state in found.tensors:
         if not isinstance(state, FloatState) and not actions.look(source).same:
             build_as_traced(tx, actions, source)

@@ -157,8 +157,7 @@ if RELEASE >= (2, 15):
 
 # Guards on a constant's value. For a number, Dynamo decides when it builds the tracker whether it is a constant.
 _OF_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
-# Guards that can be made for another value than the traced call found there: of any class, or of the same.
-_OF_VALUES, _OF_CLASS = ("ID_MATCH",), ("BOOL_MATCH", "NONE_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
+_OF_CLASS = (*_OF_CONSTANTS, "BOOL_MATCH", "NONE_MATCH", "CLOSURE_MATCH", "CLASS_MATCH")
 # Types of the arguments of a guard's maker that mean the same at another source: names, keys, classes.
 _PLAIN = (*EXACT, type, Source)
 
@@ -191,12 +190,10 @@ class GuardFact:
 
 
 def can_be_made(fact: GuardFact, value: Any) -> bool:
-    """Whether the guard of ``fact`` can be made for ``value``, be it another than the traced call's."""
-    if fact.kind in _OF_VALUES or fact.holds(value):
-        return True
-    if fact.kind in _OF_CONSTANTS and is_exact(value):
-        return True
-    return fact.kind in (*_OF_CONSTANTS, *_OF_CLASS) and type(value) is type(fact.value)
+    """Whether the guard of ``fact`` can be made for another ``value``: some (``_OF_CLASS``) for one of its class."""
+    if fact.kind in _OF_CLASS:
+        return type(value) is type(fact.value) or (fact.kind in _OF_CONSTANTS and is_exact(value))
+    return fact.kind == "ID_MATCH" or fact.holds(value)
 
 
 def is_implied(fact: GuardFact, value: Any) -> bool:

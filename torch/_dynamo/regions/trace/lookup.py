@@ -39,6 +39,7 @@ from torch._dynamo.regions.trace.built import build_for_key, check_built
 from torch._dynamo.regions.trace.containers import SubscriptPath
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, unlike_text, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments, substitution_for
+from torch._dynamo.regions.trace.floats import check_floats
 from torch._dynamo.regions.trace.guard_facts import can_be_made, has_guard
 from torch._dynamo.regions.trace.module_hooks import SAY_MORE, hold_for_numbers, joined, with_numbers
 from torch._dynamo.regions.trace.objects import is_a, is_exact
@@ -90,6 +91,7 @@ def find(
                 _check(tx, arguments, entry, bindings, actions, indexed)
             else:
                 _check_alike(entry.condition, bindings, actions)
+                check_floats(tx, entry.condition, actions)
                 build_for_key(tx, entry.condition, actions, arguments.symbols_before[0])
             return Match(entry, actions, bindings, operands_of(tx, arguments, entry, actions))
         except CannotReuse as e:
