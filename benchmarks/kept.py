@@ -47,7 +47,7 @@ class Kept:
         self.path.write_text(json.dumps(content, indent=1) + "\n")
 
     def conditions(self) -> str:
-        """A line for each run that measured rows: which if they were several."""
+        """A line for each run that measured rows; if they were several, with the names of its rows."""
         runs: dict[str, list[str]] = {}
         for name in self.rows:
             runs.setdefault(self._measured_under[name], []).append(name)

@@ -173,15 +173,21 @@ def main() -> None:
     print("\n".join(_HEAD))
     for name in rows:
         row = _row(name, _turns(name, options.layers, options.backend, options.repeat))
-        print(f"| {' | '.join(row['cells'])} |", flush=True)
+        print(_line(row), flush=True)
         if kept is not None:
             kept.add(name, row)
-            lines = [*_HEAD, *(f"| {' | '.join(each['cells'])} |" for each in kept.rows.values())]
-            file = kept.path.with_suffix(".md")
-            file.write_text(
-                f"{kept.conditions()}\n\n" + "\n".join(lines) + f"\n\n![flag over stock flat]({file.stem}.png)\n"
-            )
-            _picture({each: row["ratio"] for each, row in kept.rows.items()}, file.with_suffix(".png"))
+            _write(kept)
+
+
+def _line(row: dict[str, Any]) -> str:
+    return f"| {' | '.join(row['cells'])} |"
+
+
+def _write(kept: Kept) -> None:
+    """The table of all rows, and its picture."""
+    table, file = "\n".join([*_HEAD, *map(_line, kept.rows.values())]), kept.path.with_suffix(".md")
+    file.write_text(f"{kept.conditions()}\n\n{table}\n\n![flag over stock flat]({file.stem}.png)\n")
+    _picture({name: row["ratio"] for name, row in kept.rows.items()}, file.with_suffix(".png"))
 
 
 def _turns(name: str, layers: int, backend: str, repeat: int) -> dict[str, list[dict[str, Any]]]:

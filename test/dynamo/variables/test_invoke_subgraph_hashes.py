@@ -128,7 +128,7 @@ class Holds:
     """What a region reads behind its argument."""
 
 
-def _of_holders(body, hold, backend="eager", **options):
+def _of_holders(body, hold, **options):
     """A program that calls ``body`` with four holders and one key, the holders, and the counter of its compiles."""
     holders = [Holds() for _ in range(4)]
     for number, holder in enumerate(holders):

@@ -20,10 +20,10 @@ LAYERS = 4
 
 
 class Layer(nn.Module):
-    def __init__(self, does, length=4):
+    def __init__(self, does):
         super().__init__()
         self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
-        self.register_buffer("average", torch.linspace(0.5, 1.5, length))
+        self.register_buffer("average", torch.linspace(0.5, 1.5, 4))
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
         self.does = getattr(self, does)
 
@@ -150,13 +150,15 @@ class Model(nn.Module):
         return self.loop(self.layers, x * 1)
 
 
-def _steps(model, run, x=None):
+X = torch.linspace(-1, 1, 24).view(6, 4)
+
+
+def _steps(model, run):
     """All that can be seen of three training steps."""
     seen = []
-    inputs = torch.linspace(-1, 1, 24).view(6, 4) if x is None else x
     for number in range(3):
         torch.manual_seed(number)
-        loss = run(inputs + number).square().mean()
+        loss = run(X + number).square().mean()
         loss.backward()
         seen += [loss.detach(), torch.get_rng_state()]
     seen += [p.grad for p in model.parameters()]
@@ -169,7 +171,7 @@ def _compiled(make, backend, way):
     counters.clear()
     model = make()
     if way == "mark":
-        for layer in getattr(model, "layers", ()):
+        for layer in model.layers:
             layer.forward = torch.compiler.nested_compile_region(layer.forward)
     with torch._dynamo.config.patch(use_graph_deduplication=way == "flag"):
         return _steps(model, torch.compile(model, backend=backend))
@@ -241,11 +243,11 @@ def test_in_inductor(kind, loop):
     _check(lambda: Model(kind, loop), "inductor")
 
 
-def _graph(model, backend="aot_eager"):
-    counter = CompileCounterWithBackend(backend)
+def _graph(model):
+    counter = CompileCounterWithBackend("aot_eager")
     with pytest.MonkeyPatch.context() as patch:  # the counter is not known to make graphs functional
         patch.setattr("torch._dynamo.output_graph.makes_functional", lambda backend: True)
-        torch.compile(model, backend=counter)(torch.linspace(-1, 1, 24).view(6, 4))
+        torch.compile(model, backend=counter)(X)
     (graph,) = counter.graphs
     return graph
 
@@ -295,11 +297,10 @@ def test_operators_that_run_as_they_are_write_without_a_version():
     """``batch_norm`` has saved its statistics and does not count its write; copying back would."""
     torch._dynamo.reset()
     model = Model("normalizes", _once_each)
-    x = torch.linspace(-1, 1, 24).view(6, 4)
     before = [layer.norm.running_mean._version for layer in model.layers]
     with torch._dynamo.config.patch(use_graph_deduplication=True):
         compiled = torch.compile(model, backend="eager")
-        (model(x).sum() + compiled(x).sum() + model(x).sum()).backward()
+        (model(X).sum() + compiled(X).sum() + model(X).sum()).backward()
     assert [layer.norm.running_mean._version for layer in model.layers] == before
 
 
@@ -362,7 +363,7 @@ def test_which_inputs_are_copied(buffer, may):
     graph = _graph(model)
     copied = [n for n in graph.graph.nodes if n.target == "copy_" and copies.is_copy(n)]
     assert len(copied) == (LAYERS if may else 0)
-    plain(torch.linspace(-1, 1, 24).view(6, 4))
+    plain(X)
     torch.testing.assert_close([*model.kept], [*plain.kept])
 
 
@@ -412,10 +413,7 @@ def test_what_is_copied_is_decided_before_operators_are_in_bodies():
     assert counters["graph_deduplication"]["bodies"] > 1
 
 
-@pytest.mark.parametrize("way", ["flag", "mark"])
-def test_a_call_that_only_reads_is_given_a_copy_of_what_is_written_later(way):
-    """Autograd saves the operands of the call, and would find that the input has been written to since."""
-
+def test_the_frame_reads_a_buffer_beside_the_layers_and_writes_to_it_later():
     class Reads(Model):
         def forward(self, x):
             stats = []
@@ -427,6 +425,11 @@ def test_a_call_that_only_reads_is_given_a_copy_of_what_is_written_later(way):
             return x
 
     _check(lambda: Reads("reads", None), "aot_eager")
+
+
+@pytest.mark.parametrize("way", ["flag", "mark"])
+def test_a_call_that_only_reads_is_given_a_copy_of_what_is_written_later(way):
+    """Autograd saves the operands of the call, and would find that the input has been written to since."""
 
     class Region(nn.Module):
         def __init__(self):

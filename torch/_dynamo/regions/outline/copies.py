@@ -27,18 +27,15 @@ contiguous, all of its memory, and its sizes are numbers, so that the copy looks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 from torch._dynamo.regions.keys import node_storages
-from torch._higher_order_ops.region_metadata import fresh
+from torch._dynamo.regions.outline.graph_view import GraphView, requires_grad
+from torch._higher_order_ops.region_metadata import fresh, is_static
 from torch.fx.operator_facts import hides_its_writes, target_name, written_operands
-from torch.utils._pytree import tree_leaves
 
-
-if TYPE_CHECKING:
-    from torch._dynamo.regions.outline.graph_view import GraphView
 
 Node = torch.fx.Node
 
@@ -85,11 +82,10 @@ class Copied:
 def may_be_copied(given: Node) -> bool:
     """Whether a body may write to a copy of the input ``given``: see the Note above."""
     value = given.meta["example_value"]
-    numbers = (*value.shape, *value.stride(), value.storage_offset())
-    if not all(type(number) is int for number in numbers):
+    if not is_static(value) or not value.is_contiguous():
         return False
     size = value.numel() * value.element_size()
-    if not value.is_contiguous() or size > MOST_BYTES or size != value.untyped_storage().nbytes():
+    if size > MOST_BYTES or size != value.untyped_storage().nbytes():
         return False
     touching = _touching(given)
     if touching is None:
@@ -120,7 +116,7 @@ def _touching(given: Node) -> list[Node] | None:
             is_view = not own.isdisjoint(node_storages(user)) and not all(
                 user in written_operands(u) for u in user.users
             )
-            if others or is_view or _requires_grad(user):
+            if others or is_view or requires_grad(user):
                 return None
             seen.add(user)
             queue.append(user)
@@ -134,11 +130,6 @@ def _is_call(node: Node) -> bool:
 def _keeps_statistics(node: Node, operand: Node) -> bool:
     """Whether ``node`` is a norm in training, which writes its statistics to ``operand`` and computes without it."""
     return target_name(node) in _NORMS and hides_its_writes(node) and operand in written_operands(node)
-
-
-def _requires_grad(node: Node) -> bool:
-    leaves = tree_leaves(node.meta.get("example_value"))
-    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in leaves)
 
 
 def may_be_written(given: Node) -> bool:
@@ -158,7 +149,7 @@ def copy_inputs(graph: torch.fx.Graph, inputs: Sequence[Node]) -> list[Node]:
     copies = []
     for given in inputs:
         copy = graph.call_method("clone", (given,))
-        copy.meta = {"example_value": _like(given), _COPY: True}
+        copy.meta = {"example_value": example_of_copy(given), _COPY: True}
         copies.append(copy)
     return copies
 
@@ -166,11 +157,6 @@ def copy_inputs(graph: torch.fx.Graph, inputs: Sequence[Node]) -> list[Node]:
 def is_copy(node: Node) -> bool:
     """Whether ``node`` makes a copy for a body to write to, or copies it back."""
     return _COPY in node.meta
-
-
-def results_for(operands: Sequence[Node]) -> list[Any]:
-    """Example values of the copies that a call returns."""
-    return [_like(operand) for operand in operands]
 
 
 def copy_back(graph: torch.fx.Graph, operand: Node, result: Node) -> None:
@@ -193,7 +179,7 @@ def copy_for_the_rest(graph: torch.fx.Graph) -> None:
                 copy_back(graph, operand, copy)
 
 
-def _like(node: Node) -> Any:
+def example_of_copy(node: Node) -> Any:
     """A fake tensor like the value of ``node``, in memory of its own."""
     value = node.meta["example_value"]
     return fresh([value], value.fake_mode, {})[0]

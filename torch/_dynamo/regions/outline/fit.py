@@ -60,11 +60,12 @@ class Fitter:
         return {i - s for s in group.starts for i in self.view.offences(s, s + group.length, results)}
 
     def _pays(self, group: Repeat) -> bool:
-        results, size = len(self._results(group)), self.view.size(group.starts[0], group.length)
+        start, end = group.starts[0], group.starts[0] + group.length
+        results, size = len(self._results(group)), self.view.size(start, group.length)
         # A body without operands is a constant; one without results computes nothing.
-        has_inputs = bool(self.view.inputs(group.starts[0], group.starts[0] + group.length))
+        has_inputs = bool(self.view.inputs(start, end))
         # What is copied back is one more result, and the copy.
-        crossing = results + 2 * number_copied(self.view, group.starts[0], group.starts[0] + group.length)
+        crossing = results + 2 * number_copied(self.view, start, end)
         return has_inputs and results > 0 and self.benefit.of_group(size, len(group.starts), crossing)
 
 

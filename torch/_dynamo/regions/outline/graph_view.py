@@ -86,6 +86,12 @@ def _is_plain(value: object) -> bool:
     return type(value) is FakeTensor and value.layout is torch.strided and not value.requires_grad
 
 
+def requires_grad(node: Node) -> bool:
+    value = node.meta.get("example_value")
+    leaves = [value] if isinstance(value, torch.Tensor) else tree_leaves(value)
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in leaves)
+
+
 class GraphView:
     """The operators of a graph in program order, and what each reads, makes and keeps alive."""
 
@@ -144,7 +150,7 @@ class GraphView:
         # position of a stamped call -> which operands it reads: see draws.py.
         self.read_by: dict[int, Callable[[set[int], set[int]], list[int]]] = {}
         self.live_width = self._live_widths()
-        self.needs_grad = [self._requires_grad(node) for node in self.nodes]
+        self.needs_grad = [requires_grad(node) for node in self.nodes]
         self.reaches_backward = self._reaching_backward()
         self._wanted = {self.position[node] for node in wanted}
         self.sizes = [size_of(node) for node in self.nodes]
@@ -242,12 +248,6 @@ class GraphView:
             now += change[i]
             width.append(now)
         return width
-
-    @staticmethod
-    def _requires_grad(node: Node) -> bool:
-        value = node.meta.get("example_value")
-        leaves = [value] if isinstance(value, torch.Tensor) else tree_leaves(value)
-        return any(isinstance(v, torch.Tensor) and v.requires_grad for v in leaves)
 
     def _reaching_backward(self) -> list[bool]:
         """position -> whether a gradient can flow back to its value."""

@@ -20,7 +20,7 @@ import torch
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_region_tracker import GraphRegionTracker, Node, Region
-from torch._dynamo.regions.outline.copies import copy_back, copy_inputs, is_copy, results_for
+from torch._dynamo.regions.outline.copies import copy_back, copy_inputs, example_of_copy, is_copy
 from torch._dynamo.regions.outline.graph_view import inputs_of
 from torch._dynamo.regions.outline.names import GivenNames, name_outside
 from torch._dynamo.regions.outline.symbols import taken_as
@@ -170,7 +170,7 @@ class Outliner:
         for index in self.tracker.copied.of(operands) if self.tracker.copied is not None else ():
             (taken[index],) = copy_inputs(graph, [operands[index]])
         call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *taken))
-        examples = [*(m["example_value"] for m in result_metas), *results_for(written)]
+        examples = [*(m["example_value"] for m in result_metas), *map(example_of_copy, written)]
         call.meta = {**meta, "example_value": tuple(examples)}
         for index in self.bodies[name].meta[OUTLINED]:
             self.tracker.add_node_mutation(call, 1 + index)  # the body comes before the operands

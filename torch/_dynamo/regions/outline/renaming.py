@@ -11,8 +11,8 @@ traced call's when the body was compiled. So
 2. the backend makes the body for the symbols of the call that it meets first, the traced one unless a pass of the
    program's has moved it, and takes what the body returns with other symbols in their place (``renaming_of``);
 3. when the backend is done, every guard on those symbols is made on those of the other calls as well (``guard_alike``).
-   Whatever the backend found out of the traced call's symbols, it has guarded by then, before it
-   lowered the body or while it did. Both have the same hint, so that the guards hold.
+   Whatever the backend found out of the symbols, it has guarded by then, before it lowered the body or while it did.
+   All have the same hint, so that the guards hold.
 
 Flat, the backend would compile the other call's operators, and would guard what they need. Where the backend guards a
 symbol of the traced call for an operator outside of the body, the stamps have a guard more than flat.
@@ -26,14 +26,13 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import torch.fx
 from torch._dynamo.regions.outline.symbols import input_of, symbols_in
 from torch._guards import TracingContext
 from torch._higher_order_ops.region_metadata import region_cache, renamings
-from torch.fx import GraphModule
 
 
 if TYPE_CHECKING:
-    import torch.fx
     from torch._dynamo.regions.frame import RegionCall
     from torch._dynamo.regions.outline.graph_view import GraphView
 
@@ -100,7 +99,7 @@ def _back_from_stamps(all_symbols: list[Renaming]) -> list[Renaming]:
     """
     if not all_symbols:
         return []
-    bodies = [body for body in region_cache().proxy_dispatch_cache.values() if isinstance(body, GraphModule)]
+    bodies = [body for body in region_cache().proxy_dispatch_cache.values() if isinstance(body, torch.fx.GraphModule)]
     taken = itertools.chain.from_iterable(body.graph.find_nodes(op="placeholder") for body in bodies)
     made_for = {symbol for node in taken for symbol in symbols_in(node.meta.get("val"))}
     first = (symbols for symbols in all_symbols if not made_for.isdisjoint(symbols.values()))

@@ -65,9 +65,7 @@ def check_built(
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, actions.substitution(source).name)
     if actions.symbols is not None:
         actions.symbols.check()
-    for source in constants:
-        if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
-            raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
+    _build_constants(tx, actions, constants)
 
 
 def build_for_key(
@@ -84,7 +82,11 @@ def build_for_key(
     for source, state in found.tensors:
         if not isinstance(state, FloatState) and not actions.look(source).same:
             build_as_traced(tx, actions, source)
-    for source in _constants(condition, actions):
+    _build_constants(tx, actions, _constants(condition, actions))
+
+
+def _build_constants(tx: InstructionTranslatorBase, actions: GuardActions, sources: list[Source]) -> None:
+    for source in sources:
         if not build_as_traced(tx, actions, source, allow_lazy_constant=False).is_python_constant():
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
 
