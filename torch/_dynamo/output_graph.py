@@ -42,7 +42,7 @@ def dedup_pass(self: Any) -> dict[str, torch.fx.GraphModule]:
     """Outlines the regions that the program calls and then, under the flag, those that repeat."""
     frame, tracker = FRAME.of(self), self.region_tracker
     outliner = Outliner(tracker, self.install_subgraph, frame.inside)
-    tracker.copied = Copied() if tracker.began_with_grad else None
+    tracker.copied = Copied(frame.outermost) if tracker.began_with_grad else None
     if not self.export and (not tracker.began_with_grad or makes_functional(self.compiler_fn)):
         tracker.open_graph = self.graph
     tracker.switches = not self.export

@@ -231,9 +231,36 @@ def test_what_a_gradient_may_need_is_not_copied(kind):
     torch._dynamo.reset()
     with torch._dynamo.config.patch(use_graph_deduplication=True):
         graph = _graph(Model(kind, _once_each))
-    copied = [n.args[0] for n in graph.graph.nodes if n.target == "copy_" and copies.is_copy(n)]
+    copied = [n.args[0] for n in graph.graph.nodes if copies.is_copy(n)]
     # Nothing that is differentiated reads how often the norm was called.
     assert all("num_batches_tracked" in node.name for node in copied)
+
+
+def test_calls_of_which_only_one_writes_to_an_input_share_what_they_can():
+    """The stamp writes to a value of the frame, and becomes a call of its own; the input is not copied for the other."""
+
+    def step(x, w):
+        y = x @ w
+        x.mul_(0.5)
+        return y.sin() + x
+
+    region = torch.compiler.nested_compile_region(step)
+
+    def program(x, w):
+        return region(x, w), region(x + 1, w)
+
+    def seen(run):
+        x = torch.linspace(0, 1, 16).view(4, 4)
+        return run(x, torch.eye(4)), x
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch._dynamo.output_graph.makes_functional", lambda backend: True)
+        torch.testing.assert_close(seen(torch.compile(program, backend=counter)), seen(program))
+    first, second = _calls(counter.graphs[0])
+    assert first.args[1] == second.args[1]
+    assert not any(copies.is_copy(node) for node in counter.graphs[0].graph.nodes)
 
 
 @pytest.mark.parametrize(

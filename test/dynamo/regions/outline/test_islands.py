@@ -7,6 +7,7 @@ import expecttest
 import pytest
 import torch
 import torch.nn.functional as F
+from testing.cases import some
 from torch import nn
 from torch._dynamo.testing import EagerAndRecordGraphs, normalize_gm
 from torch._dynamo.utils import counters
@@ -331,12 +332,14 @@ def test_results_gradients_and_state_are_those_of_the_flat_graph(case):
 
 
 # A block in a checkpoint is inlined. A checkpoint that recomputes a cast which was kept raises, on stock as well.
-@pytest.mark.parametrize("case", [name for name in CASES if "checkpoint" not in name])
-def test_marked_blocks_at_run_time(case):
+MARKED = [(name, mode) for name in CASES if "checkpoint" not in name for mode in ("mark", "verify")]
+
+
+@pytest.mark.parametrize(("case", "mode"), some(MARKED, [*MARKED[::4], *MARKED[3::4]]))
+def test_marked_blocks_at_run_time(case, mode):
     wanted = _observed(CASES[case], "eager", "flat")
-    _same(_observed(CASES[case], "eager", "mark"), wanted)
-    _same(_observed(CASES[case], "eager", "verify"), wanted)
-    assert counters["regions"]["verified"] > 0
+    _same(_observed(CASES[case], "eager", mode), wanted)
+    assert (counters["regions"]["verified"] > 0) == (mode == "verify")
 
 
 @pytest.mark.parametrize("ambient", ["in_autocast", "no_grad"])

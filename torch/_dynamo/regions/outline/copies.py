@@ -26,8 +26,9 @@ contiguous, all of its memory, and its sizes are numbers, so that the copy looks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -36,6 +37,9 @@ from torch._dynamo.regions.outline.graph_view import GraphView, requires_grad
 from torch._higher_order_ops.region_metadata import fresh, is_static
 from torch.fx.operator_facts import hides_its_writes, target_name, written_operands
 
+
+if TYPE_CHECKING:
+    from torch._dynamo.regions.frame import RegionCall
 
 Node = torch.fx.Node
 
@@ -62,36 +66,60 @@ def makes_functional(backend: Any) -> bool:
 class Copied:
     """Decides which inputs of a frame's graph bodies write to a copy of.
 
-    Each decision is made once, while the graph has all of the program's operators: what a call does with an operand is
-    not known here.
+    Each decision is made once, while the graph has all of the program's operators: what the call of a body does with an
+    operand is not known here. What a stamp does is: the same as the call that it was stamped out of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Iterable[RegionCall]) -> None:
+        """``calls``: the outermost calls of the frame."""
+        self._calls = calls
         self._decided: dict[Node, bool] = {}
 
     def __call__(self, given: Node) -> bool:
         if given not in self._decided:
-            self._decided[given] = may_be_copied(given)
+            self._decided[given] = self._may_be_copied(given)
         return self._decided[given]
 
     def of(self, operands: Sequence[Node]) -> list[int]:
         """Indices of the ``operands`` of a call that are copied for it."""
         return [index for index, operand in enumerate(operands) if self._decided.get(operand)]
 
+    @functools.cached_property
+    def _taken_as(self) -> dict[Node, list[tuple[Node, Node]]]:
+        """Stamp -> its operands, each with that of the traced call."""
+        calls, found = [*self._calls], {}
+        for call in calls:
+            calls += call.inner
+            operands = call.operands if call.stamps else []
+            for stamp in call.stamps:
+                found[stamp.node] = list(zip(stamp.operands, operands, strict=True))
+        return found
 
-def may_be_copied(given: Node) -> bool:
-    """Whether a body may write to a copy of the input ``given``: see the Note above."""
+    def _may_be_copied(self, given: Node) -> bool:
+        """Whether a body may write to a copy of ``given``: see the Note above."""
+        hiding: set[bool] = set()
+        asked = [given]  # and what traced calls take in its place
+        for each in asked:
+            touching = _touching(each) if _looks_like_its_copy(each) else None
+            if touching is None:
+                return False
+            for node in touching:
+                if not _is_call(node):
+                    hiding.add(hides_its_writes(node))
+                elif node not in self._taken_as:
+                    return False
+                else:
+                    asked += [theirs for ours, theirs in self._taken_as[node] if ours is each and theirs not in asked]
+        return len(hiding) < 2
+
+
+def _looks_like_its_copy(given: Node) -> bool:
+    """Whether ``given`` is an input whose copy has its sizes, strides and storage."""
     value = given.meta["example_value"]
-    if not is_static(value) or not value.is_contiguous():
+    if given.op != "placeholder" or not is_static(value) or not value.is_contiguous():
         return False
     size = value.numel() * value.element_size()
-    if size > MOST_BYTES or size != value.untyped_storage().nbytes():
-        return False
-    touching = _touching(given)
-    if touching is None:
-        return False
-    hiding = [_is_call(node) or hides_its_writes(node) for node in touching]  # a call not made yet may hide one
-    return all(hiding) or not any(hiding)
+    return size <= MOST_BYTES and size == value.untyped_storage().nbytes()
 
 
 def _touching(given: Node) -> list[Node] | None:
@@ -108,15 +136,21 @@ def _touching(given: Node) -> list[Node] | None:
         for user in node.users:
             if user in seen or user.op == "output" or is_copy(user):
                 continue
-            if not own.isdisjoint(node_storages(node)):
+            touches = not own.isdisjoint(node_storages(node))
+            if touches:
                 found.append(user)
-            if _is_call(user) or _keeps_statistics(user, node):
+            if touches and _is_call(user):  # it is given a copy; what it computes may be computed from it
+                computed = [result for result in user.users if not requires_grad(result)]
+                seen.update(computed)
+                queue += computed
+                continue
+            if _keeps_statistics(user, node):
                 continue
             others = {s for written in written_operands(user) for s in node_storages(written)} - own
             is_view = not own.isdisjoint(node_storages(user)) and not all(
                 user in written_operands(u) for u in user.users
             )
-            if others or is_view or requires_grad(user):
+            if others or is_view or _is_call(user) or requires_grad(user):
                 return None
             seen.add(user)
             queue.append(user)
