@@ -292,23 +292,14 @@ def test_each_python_reads_all_files_and_finds_the_same_digests(version, source,
 
 
 def test_import_torch_loads_nothing_more():
-    """The time itself is measured by benchmarks/import_cost.py; here, what is imported and read."""
+    """The time itself is measured by benchmarks/import_cost.py; here, what is imported."""
     code = """
-        import json, sys, time
-        import torch
-        loaded = sorted(name for name in sys.modules if name.startswith(("torch_regions", "torch._dynamo", "tomllib")))
-        from torch_regions._files import overlay_files
-        from torch_regions import _activate
-        root = _activate.default_root()
-        started = time.perf_counter()
-        for _ in range(20):
-            overlay_files(root)
-        print(json.dumps([loaded, (time.perf_counter() - started) / 20]))
+        import sys, torch
+        print(*sorted(name for name in sys.modules if name.startswith(("torch_regions", "torch._dynamo", "tomllib"))))
     """
-    loaded, seconds = __import__("json").loads(run_code(code).out)
+    loaded = run_code(code).out.split()
     parts = ["_activate", "_cache_tag", "_early", "_files", "_finder"]
     assert loaded == ["torch_regions", *(f"torch_regions.{part}" for part in parts)]
-    assert seconds < 0.005
     base = set(run_code("import sys, torch; print(*sys.modules)", TORCH_REGIONS="0").out.split())
     ours = set(run_code("import sys, torch; print(*sys.modules)").out.split())
     assert ours - base == {f"torch_regions.{part}" for part in parts[1:]}
