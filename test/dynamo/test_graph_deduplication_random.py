@@ -11,6 +11,6 @@ from testing.random_examples import PARTS, run_examples
 @pytest.mark.parametrize("part", PARTS)
 def test_the_flag_changes_nothing_of_random_programs(part):
     outlined = []
-    run_examples(programs(), lambda p: outlined.append(check(p, ("eager", "aot_eager")) > 0), part, by_default=24)
+    run_examples(programs(), lambda p: outlined.append(check(p, ("eager", "aot_eager")) > 0), part, by_default=12)
     # A test of regions that makes none would pass too.
     assert sum(outlined) > len(outlined) // 4

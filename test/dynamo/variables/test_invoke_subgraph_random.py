@@ -17,6 +17,6 @@ BACKENDS = tuple(os.environ.get("REGIONS_BACKENDS", "eager,aot_eager").split(","
 @pytest.mark.parametrize("part", PARTS)
 def test_marks_change_nothing_of_random_programs(part):
     outlined = []
-    run_examples(programs(), lambda p: outlined.append(check(p, BACKENDS).traced > 0), part, by_default=16)
+    run_examples(programs(), lambda p: outlined.append(check(p, BACKENDS).traced > 0), part, by_default=8)
     # A test of regions that makes none would pass too.
     assert sum(outlined) > len(outlined) // 5
