@@ -93,6 +93,14 @@ PARTS: dict[str, Part] = {
         "with torch.autocast('cpu', enabled=False): h = h.float() @ s.m",
         "s.register_buffer('m', torch.randn(3, 3))",
     ),
+    # Autocast leaves it alone and casts what it is made of, here or where autocast is around the layer.
+    "composition": Part(
+        "h = h + torch.einsum('be,ef,bf->bf', h, s.m, h).float().tanh()", "s.register_buffer('m', torch.randn(3, 3))"
+    ),
+    "autocast_composition": Part(
+        "with torch.autocast('cpu', dtype=torch.bfloat16): h = torch.tensordot(h, s.m, 1).float()",
+        "s.register_buffer('m', torch.randn(3, 3))",
+    ),
     "own_closure": Part(
         "h = s.act(h)",
         "s.act = make_act(2.0)",

@@ -145,7 +145,7 @@ def _backward(ctx: Any, *grad_outs: Any) -> Any:
 
 
 def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
-    from torch._higher_order_ops.region_autocast import autocast_of
+    from torch._higher_order_ops.region_autocast import autocast_of, casting_parts
     from torch._higher_order_ops.region_metadata import body_of, known_results
 
     # This skips the mode's lookup, which hashes the metadata of all operands and makes results one by one. A mode that
@@ -153,16 +153,21 @@ def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) ->
     known = None if mode.propagate_real_tensors else known_results(subgraph, operands, mode, aliases=True)
     if known is not None:
         return known
-    with autocast_of(body_of(subgraph)):
+    with autocast_of(body_of(subgraph)), casting_parts(body_of(subgraph)):
         taken = (subgraph, identifier, *operands)
         return mode.__torch_dispatch__(torch.ops.higher_order.invoke_subgraph, [], taken, {})
 
 
 def _record(proxy_mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+    from torch._higher_order_ops.region_autocast import casting_parts
+    from torch._higher_order_ops.region_metadata import body_of
     from torch._higher_order_ops.region_tracing import record_call
 
     results = record_call(proxy_mode, subgraph, identifier, operands, _current_invoke_subgraph_call_id())
-    return results if results is not None else _trace(proxy_mode, subgraph, identifier, *operands)
+    if results is not None:
+        return results
+    with casting_parts(body_of(subgraph)):
+        return _trace(proxy_mode, subgraph, identifier, *operands)
 
 
 _of_modes: dict[Any, Callable[..., Any]] = torch.ops.higher_order.invoke_subgraph.python_key_table

@@ -14,6 +14,12 @@ casts. So a joint graph that is traced under autocast turns it off for itself.
 
 The graph that make_fx traces of a forward body contains all casts too, and none for the operators around which the body
 turns autocast off. Where such a graph runs while it is compiled, autocast is off.
+
+Note [Autocast casts the parts of a composition]
+Autocast leaves many compositions (``einsum``, ``matrix_power``) alone and casts the operands of the products in them. The
+dispatcher takes a composition apart above autograd. A call of a region is traced below autograd: the modes that trace
+are given the composition itself there, and run what it is made of without autocast. So where autocast is on, or the body
+turns it on, the body runs above autograd, as its operators do in the flat graph.
 """
 
 from __future__ import annotations
@@ -76,6 +82,26 @@ def autocast_of(body: Any) -> contextlib.AbstractContextManager[Any]:
     """The context in which ``body`` runs: without autocast, if its graph contains all casts."""
     traced = isinstance(body, GraphModule) and WITHOUT_AUTOCAST in body.meta
     return torch._C._DisableAutocast() if traced and torch._C._is_any_autocast_enabled() else contextlib.nullcontext()
+
+
+def above_autograd() -> tuple[torch._C.DispatchKeySet, torch._C.DispatchKeySet]:
+    """The dispatch keys that this thread includes and excludes, if autograd's are not excluded."""
+    keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
+    for key in (keys.AutogradFunctionality, keys.AutogradOther, keys.AutogradNestedTensor):
+        excluded = excluded.remove(key)
+    return torch._C._dispatch_tls_local_include_set(), excluded
+
+
+def casting_parts(body: Any) -> contextlib.AbstractContextManager[Any]:
+    """The context in which ``body`` is run to be traced: see Note [Autocast casts the parts of a composition]."""
+    if torch._C._is_any_autocast_enabled() or not isinstance(body, GraphModule) or _enters_autocast(body):
+        return torch._C._ForceDispatchKeyGuard(*above_autograd())  # type: ignore[no-any-return]
+    return contextlib.nullcontext()
+
+
+def _enters_autocast(body: GraphModule) -> bool:
+    graphs = (module.graph for module in body.modules() if isinstance(module, GraphModule))
+    return any(graph.find_nodes(op="call_function", target=torch.amp._enter_autocast) for graph in graphs)
 
 
 def turn_off(body: GraphModule) -> None:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch._guards import detect_fake_mode
+from torch._higher_order_ops.region_autocast import above_autograd
 from torch._higher_order_ops.region_metadata import OUTLINED, body_of, region_cache
 from torch._higher_order_ops.utils import (
     _from_fun,
@@ -189,12 +190,8 @@ def _under(included: Any, excluded: Any, grad: bool) -> Iterator[None]:
 
 def _above_autograd() -> contextlib.AbstractContextManager[None]:
     """As where the call was made: below autograd, autograd is recording it."""
-    keys, included = torch._C.DispatchKey, torch._C._dispatch_tls_local_include_set()
-    excluded = torch._C._dispatch_tls_local_exclude_set()
-    below = excluded.has(keys.AutogradOther)
-    for key in (keys.AutogradFunctionality, keys.AutogradOther, keys.AutogradNestedTensor):
-        excluded = excluded.remove(key)
-    return _under(included, excluded, below or torch.is_grad_enabled())
+    below = torch._C._dispatch_tls_local_exclude_set().has(torch._C.DispatchKey.AutogradOther)
+    return _under(*above_autograd(), grad=below or torch.is_grad_enabled())
 
 
 def trace_local_joint(subgraph: Any, count: int, operands: Sequence[Any], keys: tuple[Any, Any]) -> GraphModule | None:

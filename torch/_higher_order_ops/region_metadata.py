@@ -22,7 +22,7 @@ import torch
 from torch._dynamo.regions.renamed import all_renamed
 from torch._guards import TracingContext
 from torch._higher_order_ops.metadata_keys import alike, looks, renaming_of
-from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST
+from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST, casting_parts
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager, plain_fake
 from torch.fx import Graph, GraphModule, Node
@@ -129,7 +129,7 @@ def _verify(subgraph: Any, operands: tuple[Any, ...], made: list[Any], mode: Fak
 
     if not verifying():
         return
-    with mode or contextlib.nullcontext():
+    with mode or contextlib.nullcontext(), casting_parts(body_of(subgraph)):
         ran = subgraph(*operands)
     same = len(ran) == len(made) and all(r is m or alike(r, m) for r, m in zip(ran, made))
     if not same or _sharing(operands, ran) != _sharing(operands, made):
