@@ -1,6 +1,7 @@
 """The graph after outlining, and that nothing but the graph changed."""
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch._dynamo
 import torch.fx
 import torch.nn.functional as F
 from expecttest import TestCase
+from testing.cases import some
 from testing.flag_programs import Program, check
 from torch._dynamo import graph_deduplication as dedup
 from torch._dynamo.regions.outline import outliner
@@ -370,9 +372,10 @@ class _Norm(torch.nn.Module):
         return x
 
 
-@pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("counted", [True, False])
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+NORMS = list(itertools.product(["aot_eager", "inductor"], [True, False], [True, False]))
+
+
+@pytest.mark.parametrize("backend, counted, grad", some(NORMS, NORMS[:5]))
 def test_running_statistics_are_a_write_that_no_version_counter_shows(backend, counted, grad):
     def f(model, x):
         with torch.set_grad_enabled(grad):
@@ -397,9 +400,9 @@ def test_a_choice_of_attention_kernel_around_layers_keeps_them_flat():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def f(x, ws):
-        for kernel, some in ((SDPBackend.MATH, ws[:3]), (SDPBackend.FLASH_ATTENTION, ws[3:])):
+        for kernel, those in ((SDPBackend.MATH, ws[:3]), (SDPBackend.FLASH_ATTENTION, ws[3:])):
             with sdpa_kernel(kernel):
-                for w in some:
+                for w in those:
                     q = (x @ w).view(1, 1, 4, 4)
                     x = F.scaled_dot_product_attention(q * 1.1, q.sin(), q.cos()).view(4, 4).sigmoid() * 2 + x
         return x

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
+from testing.cases import some
 from torch._inductor.utils import fresh_cache
 
 
@@ -92,9 +94,10 @@ def _fake_runs_in_backend(layers: int, backend: str, train: bool, dynamic: bool 
     return COUNTED.fake_runs - at_entry
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+LOOKED_INTO = list(itertools.product(["aot_eager", "inductor"], [True, False], [True, False]))
+
+
+@pytest.mark.parametrize("backend, train, dynamic", some(LOOKED_INTO, LOOKED_INTO[:5]))
 def test_body_is_looked_into_once(backend: str, train: bool, dynamic: bool) -> None:
     few, many = (_fake_runs_in_backend(n, backend, train, dynamic) for n in (4, 12))
     assert 0 < few == many

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch._dynamo
 from testing.automatic_cases import outcomes_of
+from testing.cases import some
 from testing.own_lengths import KINDS, LAYERS, Layer, Model, X, guards_on_sizes
 from torch import nn
 from torch._dynamo.regions.outcomes import RegionInlineReason, forget_outcomes
@@ -129,8 +130,14 @@ def test_layers_with_lengths_of_their_own_share_a_body(kind):
     assert counters["graph_deduplication"]["bodies"] == 1
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("make, kind", [*((Model, kind) for kind in KINDS), (CollectsSome, "takes_half")])
+GUARDED = [
+    (*each, backend)
+    for each in [*((Model, kind) for kind in KINDS), (CollectsSome, "takes_half")]
+    for backend in ("aot_eager", "inductor")
+]
+
+
+@pytest.mark.parametrize("make, kind, backend", some(GUARDED, [*GUARDED[::4], *GUARDED[3::4]]))
 @torch._inductor.config.patch(fx_graph_cache=False)
 @torch._functorch.config.patch(enable_autograd_cache=False)
 def test_guards_on_sizes_are_those_of_flat(make, kind, backend):
@@ -144,20 +151,14 @@ def test_guards_on_sizes_are_those_of_flat(make, kind, backend):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@pytest.mark.parametrize(
-    "make, kind",
-    [
-        (Model, "attends"),
-        (Model, "attends_to_two"),
-        (Model, "grows"),
-        (Model, "takes_half"),
-        (Beside, "attends"),
-        (Collects, "attends"),
-        (Collects, "grows"),
-        (OfWriters, "attends"),
-    ],
-)
+MODELS = [
+    *((Model, kind) for kind in ("attends", "attends_to_two", "grows", "takes_half")),
+    *((Beside, "attends"), (Collects, "attends"), (Collects, "grows"), (OfWriters, "attends")),
+]
+RUN = [(*each, backend) for each in MODELS for backend in ("eager", "aot_eager", "inductor")]
+
+
+@pytest.mark.parametrize("make, kind, backend", some(RUN, RUN[::2]))
 def test_each_call_has_the_length_of_its_own_tensor(make, kind, backend):
     frames = []
     for on in (True, False):
