@@ -16,10 +16,10 @@ The graph that make_fx traces of a forward body contains all casts too, and none
 turns autocast off. Where such a graph runs while it is compiled, autocast is off.
 
 Note [Autocast casts the parts of a composition]
-Autocast leaves many compositions (``einsum``, ``matrix_power``) alone and casts the operands of the products in them. The
-dispatcher takes a composition apart above autograd. A call of a region is traced below autograd: the modes that trace
-are given the composition itself there, and run what it is made of without autocast. So where autocast is on, or the body
-turns it on, the body runs above autograd, as its operators do in the flat graph.
+Autocast leaves many compositions (``einsum``, ``matrix_power``) alone and casts the operands of the products in them.
+The dispatcher takes a composition apart above autograd. A call of a region is traced below autograd: the modes that
+trace are given the composition itself there, and run what it is made of without autocast. So where autocast is on, or
+the body turns it on, the body runs above autograd, as its operators do in the flat graph.
 """
 
 from __future__ import annotations
