@@ -1,13 +1,12 @@
 """What the fuzzer found, each a program named after its cause: regions change nothing of it, in any mode."""
 
-import os
 from pathlib import Path
 
 import pytest
 import torch._dynamo
 from fuzz_finds import text_of
 from fuzz_oracle import MODES, check
-from testing.cases import some
+from testing.cases import EVERY, some
 
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.py"))
@@ -29,7 +28,7 @@ CASES = [(path, backend) for path in GOLDEN for backend in ("eager", "aot_eager"
 
 def _modes(path):
     """Those with verification for what verification found, else those without; ``make test-full`` runs all."""
-    return MODES if os.environ.get("REGIONS_ALL_MODELS") else MODES[path.stem.startswith("verify_") :: 2]
+    return MODES if EVERY else MODES[path.stem.startswith("verify_") :: 2]
 
 
 # One backend for each; `make test-full` runs both.

@@ -5,13 +5,13 @@ Processes of their own believe in that device (test/testing/cuda_device.py). All
 
 import functools
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from testing import cuda_device
+from testing.cases import EVERY
 
 from benchmarks.cuda_code import measure
 
@@ -20,7 +20,7 @@ REASON = cuda_device.reason_against()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no code for CUDA: {REASON}")
 PROGRAMS = Path(cuda_device.__file__).parent / "cuda_programs.py"
 CASES = [("llama", "--dtype", "bfloat16"), ("bert", "--training")]
-if os.environ.get("REGIONS_ALL_MODELS"):
+if EVERY:
     CASES += [("t5", "--training"), ("whisper",), ("convnext", "--training", "--dtype", "bfloat16")]
 LAYERS = 3
 model = pytest.mark.parametrize("case", CASES, ids=" ".join)

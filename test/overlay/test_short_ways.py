@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import os
 import re
 
 import pytest
@@ -16,6 +15,7 @@ import torch
 import torch._dynamo
 import torch._inductor.compile_fx
 import torch.fx.passes.fake_tensor_prop
+from testing.cases import ALL
 from testing.overlay_tools import RELEASE, REPO
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
@@ -30,7 +30,6 @@ SHORT = [row.target for row in ROWS if row.group in ("speed", "cost")]
 LEAVES_OUT = "torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_input_size_asserts"
 IN_CODE = [target for target in SHORT if target.startswith("torch._inductor") and target != LEAVES_OUT]
 IN_GRAPHS = [target for target in SHORT if not target.startswith("torch._inductor")]
-ON_REQUEST = pytest.mark.skipif(not os.environ.get("REGIONS_ALL_MODELS"), reason="REGIONS_ALL_MODELS is not set")
 
 
 class Scale(torch.nn.Module):
@@ -155,13 +154,13 @@ def test_code_is_that_with_stocks_functions(monkeypatch):
     _compare(IN_CODE, _code, monkeypatch)
 
 
-@ON_REQUEST
+@ALL
 @pytest.mark.parametrize("target", IN_GRAPHS)
 def test_graphs_and_guards_are_those_with_a_function_of_stocks(target, monkeypatch):
     _compare([target], _graphs, monkeypatch)
 
 
-@ON_REQUEST
+@ALL
 @pytest.mark.parametrize("target", IN_CODE)
 def test_code_is_that_with_a_function_of_stocks(target, monkeypatch):
     _compare([target], _code, monkeypatch)

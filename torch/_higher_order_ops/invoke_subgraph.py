@@ -153,7 +153,8 @@ def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) ->
     known = None if mode.propagate_real_tensors else known_results(subgraph, operands, mode, aliases=True)
     if known is not None:
         return known
-    with autocast_of(body_of(subgraph)), casting_parts(body_of(subgraph)):
+    body = body_of(subgraph)
+    with autocast_of(body), casting_parts(body):
         taken = (subgraph, identifier, *operands)
         return mode.__torch_dispatch__(torch.ops.higher_order.invoke_subgraph, [], taken, {})
 

@@ -254,13 +254,12 @@ def test_calls_of_which_only_one_writes_to_an_input_share_what_they_can():
         return run(x, torch.eye(4)), x
 
     torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch._dynamo.output_graph.makes_functional", lambda backend: True)
-        torch.testing.assert_close(seen(torch.compile(program, backend=counter)), seen(program))
-    first, second = _calls(counter.graphs[0])
+    found = []
+    graph = _graph(program, lambda compiled: found.append(seen(compiled)))
+    torch.testing.assert_close(found[0], seen(program))
+    first, second = _calls(graph)
     assert first.args[1] == second.args[1]
-    assert not any(copies.is_copy(node) for node in counter.graphs[0].graph.nodes)
+    assert not any(copies.is_copy(node) for node in graph.graph.nodes)
 
 
 @pytest.mark.parametrize(
@@ -270,11 +269,11 @@ def test_in_inductor(kind, loop):
     _check(lambda: Model(kind, loop), "inductor")
 
 
-def _graph(model):
+def _graph(model, run=lambda compiled: compiled(X)):
     counter = CompileCounterWithBackend("aot_eager")
     with pytest.MonkeyPatch.context() as patch:  # the counter is not known to make graphs functional
         patch.setattr("torch._dynamo.output_graph.makes_functional", lambda backend: True)
-        torch.compile(model, backend=counter)(X)
+        run(torch.compile(model, backend=counter))
     (graph,) = counter.graphs
     return graph
 
