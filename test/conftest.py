@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from testing import vectors
+from testing import kernels, vectors
 
 
 @pytest.fixture
@@ -20,6 +20,7 @@ def with_regions():
 def pytest_configure(config):
     if config.getoption("numprocesses", None):  # in the process that starts the others
         vectors.answer_once()
+        kernels.share()
     config.addinivalue_line(
         "markers", "row(target): a test of one row; skipped where this release, or a choice, leaves it out"
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch._dynamo
 from testing.cases import some
-from torch._inductor.utils import fresh_cache
+from testing.kernels import fresh_graphs
 
 
 class Counted:
@@ -87,7 +87,7 @@ def _fake_runs_in_backend(layers: int, backend: str, train: bool, dynamic: bool 
 
     run = torch.compile(model, backend=compiled, fullgraph=True, dynamic=dynamic)
     # What an earlier run of the test has left in the cache of the machine would be found.
-    with fresh_cache(), torch.set_grad_enabled(train):
+    with fresh_graphs(), torch.set_grad_enabled(train):
         result = run(torch.randn(4, 8))
         if train:
             result.backward()

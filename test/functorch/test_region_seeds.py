@@ -9,8 +9,10 @@ import torch
 import torch._dynamo
 import torch.nn.functional as F
 from testing.cases import some
+from testing.kernels import fresh_graphs
 from testing.seeded_graphs import SeededBackend
 from torch import nn
+from torch._inductor import config as inductor_config
 from torch._inductor import inductor_prims
 from torch.utils.checkpoint import checkpoint
 
@@ -22,7 +24,8 @@ region = torch.compiler.nested_compile_region
 def fresh():
     torch._dynamo.reset()
     # AOTAutograd's cache does not tell the backend of these tests from Inductor.
-    with torch._inductor.config.patch(force_disable_caches=True):
+    caches = torch._functorch.config.patch(enable_autograd_cache=False), inductor_config.patch(fx_graph_cache=False)
+    with fresh_graphs(), caches[0], caches[1]:
         yield
     torch._dynamo.reset()
 

@@ -16,10 +16,11 @@ import torch._dynamo
 import torch._inductor.compile_fx
 import torch.fx.passes.fake_tensor_prop
 from testing.cases import ALL
+from testing.kernels import fresh_graphs
 from testing.overlay_tools import RELEASE, REPO
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
-from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch._inductor.utils import run_and_get_code
 
 from torch_regions import _manifest, _switch
 
@@ -119,7 +120,7 @@ def _graphs():
 
 def _code():
     model = _fresh()
-    with torch._dynamo.config.patch(use_graph_deduplication=True), fresh_cache():
+    with torch._dynamo.config.patch(use_graph_deduplication=True), fresh_graphs():
         results, texts = run_and_get_code(_run, model, torch.compile(model, dynamic=True))
     return [_steady(text) for text in texts], results
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from testing.body_keys import twice
+from testing.kernels import fresh_graphs
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.regions import bodies as region_bodies
@@ -21,7 +22,7 @@ from torch._inductor.regions import cache as region_cache
 from torch._inductor.regions.cache import FOLDER, BodyBypass, BypassReason
 from torch._inductor.regions.object_code import NotApartError
 from torch._inductor.runtime.cache_dir_utils import cache_dir
-from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch._inductor.utils import run_and_get_code
 
 
 F = torch.nn.functional
@@ -29,7 +30,7 @@ F = torch.nn.functional
 
 @pytest.fixture(autouse=True)
 def own_cache() -> Iterator[None]:
-    with fresh_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+    with fresh_graphs(), torch._functorch.config.patch(enable_autograd_cache=False):
         region_cache._said.clear()
         yield
 
