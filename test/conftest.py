@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from testing import kernels, vectors
+from testing import vectors
 
 
 @pytest.fixture
@@ -19,6 +19,8 @@ def with_regions():
 
 def pytest_configure(config):
     if config.getoption("numprocesses", None):  # in the process that starts the others
+        from testing import kernels  # which imports Inductor: the other processes do so when a test needs it
+
         vectors.answer_once()
         kernels.share()
     config.addinivalue_line(

@@ -24,8 +24,11 @@ region = torch.compiler.nested_compile_region
 def fresh():
     torch._dynamo.reset()
     # AOTAutograd's cache does not tell the backend of these tests from Inductor.
-    caches = torch._functorch.config.patch(enable_autograd_cache=False), inductor_config.patch(fx_graph_cache=False)
-    with fresh_graphs(), caches[0], caches[1]:
+    with (
+        fresh_graphs(),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+        inductor_config.patch(fx_graph_cache=False),
+    ):
         yield
     torch._dynamo.reset()
 
