@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch._dynamo.regions.keys import lifted_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.floats import FloatState, becomes_symbol, check_float, check_guards, float_state
@@ -19,8 +20,18 @@ if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 
+class IntegerState(NamedTuple):
+    """What a call knows of an integer of the program's that is a symbol."""
+
+    # What the shape environment holds the symbol to be.
+    number: Any
+
+
 def built_for(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tuple[Source, Any]]:
-    """The state of each tensor and symbolic float that was realized.  Raises CannotReuse for other symbolic numbers."""
+    """The state of each tensor and symbolic number that was realized.
+
+    Raises CannotReuse for numbers that Dynamo passes to the graph as tensors, and that are no floats.
+    """
     found: list[tuple[Source, Any]] = []
     trackers = tx.output.variable_tracker_cache
     for source in sources:
@@ -31,6 +42,8 @@ def built_for(tx: InstructionTranslatorBase, sources: list[Source]) -> list[tupl
                 # A lookup would read another call's float outside of that body, which Dynamo cannot pass to a ``cond``.
                 raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, f"{source.name}, which a body reads")
             found.append((source, state))
+        elif type(seen) is SymNodeVariable and isinstance(seen.sym_num, torch.SymInt):
+            found.append((source, IntegerState(seen.sym_num.node.expr)))
         elif isinstance(seen, (SymNodeVariable, UnspecializedPythonVariable)):
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, source.name)
         elif isinstance(seen, TensorVariable):
@@ -60,8 +73,9 @@ def check_built(
         # The frame may have changed the same tensor, so its existing tracker counts. Another is built as in tracing.
         binding = actions.look(source)
         known = tx.output.side_effects.id_to_variable.get(id(binding.value)) if binding.same else None
-        tracker = known if known is not None else build_as_traced(tx, actions, source).unwrap()
-        if not isinstance(tracker, TensorVariable) or _state_of(tracker, source, actions) != state:
+        lazy = {"allow_lazy_constant": False} if isinstance(state, IntegerState) else {}
+        tracker = known if known is not None else build_as_traced(tx, actions, source, **lazy).unwrap()
+        if _state_of(tracker, source, actions) != state:
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, actions.substitution(source).name)
     if actions.symbols is not None:
         actions.symbols.check()
@@ -76,7 +90,8 @@ def build_for_key(
     Raises CannotReuse if Dynamo makes a symbol where the traced call had a constant.
     """
     found: Any = condition
-    if found.own_symbols is not None:  # the metadata tells which symbol stands for which
+    # The metadata, and the number, tell which symbol stands for which.
+    if found.own_symbols is not None or any(isinstance(state, IntegerState) for _, state in found.tensors):
         check_built(tx, condition, actions, symbols_before)
         return
     for source, state in found.tensors:
@@ -91,12 +106,16 @@ def _build_constants(tx: InstructionTranslatorBase, actions: GuardActions, sourc
             raise CannotReuse(ReuseMissReason.SYMBOLIC_NUMBER, actions.substitution(source).name)
 
 
-def _state_of(tracker: TensorVariable, source: Source, actions: GuardActions) -> Any:
-    state = tensor_state(tracker)
-    if actions.symbols is None:
-        return state
-    actions.symbols.add(source, tracker.proxy.node.meta["example_value"], actions.value(source))
-    return actions.symbols.renamed(state)
+def _state_of(tracker: Any, source: Source, actions: GuardActions) -> Any:
+    is_integer = type(tracker) is SymNodeVariable and isinstance(tracker.sym_num, torch.SymInt)
+    if not is_integer and not isinstance(tracker, TensorVariable):
+        return None
+    value = tracker.sym_num if is_integer else tracker.proxy.node.meta["example_value"]
+    state: Any = value.node.expr if is_integer else tensor_state(tracker)
+    if actions.symbols is not None:
+        actions.symbols.add(source, value, actions.value(source))
+        state = actions.symbols.renamed(state)
+    return IntegerState(state) if is_integer else state
 
 
 def _constants(condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> list[Source]:

@@ -139,7 +139,7 @@ def operands_of(
     proxies = []
     for origin in entry.inputs:
         if origin.symbol is not None:
-            proxies.append(_symbol(tx, actions.symbols.symbol(origin.symbol) if actions.symbols else origin.symbol))
+            proxies.append(proxy_of_symbol(tx, actions, origin.symbol))
             continue
         if origin.made is not None:
             proxies.append(_made_anew(tx, actions, *origin.made))
@@ -173,7 +173,9 @@ def _made_anew(
     return tx.output.synthetic_graph_input(made_of, tuple(values), ctor_arg_sources=tuple(new)).as_proxy()
 
 
-def _symbol(tx: InstructionTranslatorBase, expression: Any) -> Any:
+def proxy_of_symbol(tx: InstructionTranslatorBase, actions: GuardActions, expression: Any) -> Any:
+    """The proxy of what this call has in the place of the traced call's ``expression``."""
+    expression = actions.symbols.symbol(expression) if actions.symbols else expression
     bound = tx.output.current_tracer.bound_symbols.get(expression)
     if not isinstance(bound, torch.fx.Proxy):
         raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, str(expression))

@@ -1,9 +1,10 @@
-"""Symbols of sizes that belong to one call's own tensors, and what another call has in their place.
+"""Symbols of sizes and integers that belong to one call, and what another call has in their place.
 
 Note [A call's own symbols]
 A layer may read a tensor whose length moves and that no other layer reads: its part of a growing cache. Dynamo gives
-each such length a symbol where tracing first reads the tensor, so every call has symbols of its own. Another call may
-have others in their place if the symbols map one to one, and each that stands for another one
+each such length a symbol where tracing first reads the tensor, so every call has symbols of its own. It does the same
+for an integer that moves: how many tokens a sliding window has seen. Another call may have other symbols in their
+place if the symbols map one to one, and each that stands for another one
 
 - is as new to the frame: neither call found a symbol that the frame had met before;
 - has the same hint, and was made under the same rules (which dimensions are dynamic, and within which bounds).
@@ -47,9 +48,9 @@ _OF_ONE_TENSOR = ("tensor_source", "shape_env_to_source_to_symbol_cache")
 
 
 class OwnSizes(NamedTuple):
-    """Sizes of a tensor, as Dynamo made them."""
+    """Sizes of a tensor, or an integer of the program's, as Dynamo made them."""
 
-    # Sizes, strides and offset: numbers and expressions.
+    # Sizes, strides and offset, or the integer: numbers and expressions.
     sizes: tuple[Any, ...]
     # The rules under which Dynamo made symbols of them.
     rules: Hashable
@@ -58,8 +59,8 @@ class OwnSizes(NamedTuple):
 class OwnSymbols(NamedTuple):
     """What a traced call knows of the symbols that it was the first to read."""
 
-    # source of a tensor with such symbols -> its sizes
-    tensors: dict[Source, OwnSizes]
+    # source of a tensor or integer with such symbols -> its sizes
+    values: dict[Source, OwnSizes]
     # symbol -> what the shape environment holds it to be after the call
     ends: dict[Any, Any]
     # The expressions with such symbols that the call has guarded, in order.
@@ -75,9 +76,10 @@ def symbols_so_far(tx: InstructionTranslatorBase) -> tuple[int, int]:
     return len(tx.output.shape_env.backed_var_to_val), len(tx.output.shape_env.guards)
 
 
-def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _sizes(value: torch.Tensor | torch.SymInt) -> tuple[Any, ...]:
     """Sizes, strides and offset as they were made, without what the shape environment has put in their place."""
-    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    is_tensor = isinstance(value, torch.Tensor)
+    numbers = (*value.shape, *value.stride(), value.storage_offset()) if is_tensor else (value,)
     return tuple(n.node._expr if isinstance(n, torch.SymInt) else n for n in numbers)
 
 
@@ -86,6 +88,8 @@ def _symbols(sizes: Iterable[Any]) -> set[Any]:
 
 
 def _rules(tx: InstructionTranslatorBase, real: Any) -> Hashable:
+    if type(real) is int:
+        return None  # Dynamo makes a symbol of any integer under the same rules
     context = tx.output.tracing_context.tensor_to_context.get(real)
     if context is None:
         raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, "a tensor of which Dynamo has no symbolic context")
@@ -119,11 +123,9 @@ def own_symbols(
     for source, _ in built:
         tracker: Any = dict.__getitem__(trackers, source)
         value = tracker.unwrap().proxy.node.meta["example_value"]
-        if (
-            isinstance(value, torch.Tensor)
-            and value._has_symbolic_sizes_strides
-            and not own.isdisjoint(_symbols(sizes := _sizes(value)))
-        ):
+        is_number = isinstance(value, torch.SymInt)
+        may_have_some = is_number or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides)
+        if may_have_some and not own.isdisjoint(_symbols(sizes := _sizes(value))):
             found[source] = OwnSizes(sizes, _rules(tx, resolve(source)))
     guards = [g.expr for g in env.guards[before[1] :] if not own.isdisjoint(g.expr.free_symbols)]
     values = [value for node in nodes for value in tree_leaves(node.meta.get("example_value")) if _has_symbols(value)]
@@ -149,9 +151,9 @@ class SymbolMap:
         # symbol of this call that stands for another one -> what the shape environment will hold it to be
         self._ends: dict[Any, Any] = {}
 
-    def add(self, source: Source, fake: torch.Tensor, real: torch.Tensor) -> None:
-        """Maps the symbols of the tensor at ``source``.  Raises CannotReuse if they cannot stand for the others."""
-        old = self._own.tensors.get(source)
+    def add(self, source: Source, fake: torch.Tensor | torch.SymInt, real: torch.Tensor | int) -> None:
+        """Maps the symbols of the value at ``source``.  Raises CannotReuse if they cannot stand for the others."""
+        old = self._own.values.get(source)
         if old is None:
             return
         sizes = _sizes(fake)
@@ -190,7 +192,7 @@ class SymbolMap:
         ends = self._own.ends
         needed = self._own.used.union(*(ends[old].free_symbols & ends.keys() for old in self._new))
         if self._ends and (unknown := needed - self._new.keys()):
-            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, f"{', '.join(map(str, unknown))} is no size of a tensor")
+            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, f"{', '.join(map(str, unknown))} is neither a size nor a number")
 
     def all_moved(self) -> dict[Any, Any]:
         """Symbol of the traced call -> symbol of this call, where they differ."""

@@ -8,16 +8,19 @@ objects that the call made.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import sympy
 import torch
 import torch.fx
 from torch._dynamo import variables
 from torch._dynamo.regions.keys import Unkeyable, hidden_key, tensor_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import COMPUTED
-from torch._dynamo.regions.renamed import all_renamed
+from torch._dynamo.regions.renamed import all_renamed, renamed
 from torch._dynamo.regions.trace.expressions import Applied, ArgumentValue, BindingValue, SourceValue
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.state import has_grad_fn
@@ -39,6 +42,10 @@ if TYPE_CHECKING:
     from torch._guards import Source
 
 
+# What a program computes of numbers that are symbols, without looking at them.
+_ARITHMETIC = {sympy.Add: operator.add, sympy.Mul: operator.mul}
+
+
 @dataclasses.dataclass
 class Maker:
     """What a recipe needs from the call whose result it makes."""
@@ -52,6 +59,8 @@ class Maker:
     found: Callable[[Source], VariableTracker]
     # The deferred constants among the arguments.
     held: Sequence[VariableTracker]
+    # symbol in the traced call -> the tracker of the symbol that stands for it
+    symbol: Callable[[Any], VariableTracker]
 
     def constant(self, expression: Any) -> VariableTracker:
         """The value of ``expression`` in this call; deferred, if a surrounding call deferred its operands."""
@@ -210,10 +219,29 @@ class RecipeWriter:
             if tracker.source is None:
                 raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{node} is returned")
             return self._from_source(tracker.source)
+        if type(tracker) is SymNodeVariable and isinstance(tracker.sym_num, torch.SymInt):
+            return self._number(tracker.sym_num.node._expr)
         if index not in self.results:
             self.results.append(index)
         takes_attributes = type(tracker.mutation_type) is AttributeMutationNew
         return Recipe(lambda maker: _computed(maker, index, takes_attributes), ("result", index, takes_attributes))
+
+    def _number(self, number: Any) -> Recipe:
+        """The recipe of a number that the call computes of the frame's symbols: each call computes its own."""
+        if number.is_Integer:
+            return Recipe(lambda maker: ConstantVariable.create(int(number)), ("constant", int, repr(number)))
+        if isinstance(self.tx.output.current_tracer.bound_symbols.get(number), torch.fx.Proxy):
+            return Recipe(lambda maker: maker.symbol(number), ("symbol", number))
+        if number.func not in _ARITHMETIC:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a size that the body computes")
+        function = variables.BuiltinVariable(_ARITHMETIC[number.func])
+        parts = [self._number(part) for part in number.args]
+
+        def make(maker: Maker) -> VariableTracker:
+            made = (part.make(maker) for part in parts)
+            return functools.reduce(lambda one, other: function.call_function(maker.tx, [one, other], {}), made)
+
+        return Recipe(make, ("computed", number.func, *(part.says for part in parts)))
 
     def _object(self, tracker: Any) -> Recipe:
         if type(tracker.mutation_type) is not AttributeMutationNew or tracker.cls_source is None:
@@ -267,6 +295,10 @@ def value_like(value: torch.Tensor, symbols: dict[Any, Any] | None = None) -> to
         made = with_local(value, value_like(value._local_tensor)).detach()  # type: ignore[attr-defined]
     else:
         sizes, strides = (all_renamed(n, symbols or {}) for n in (value.shape, value.stride()))
+        offset = renamed(value.storage_offset(), symbols or {})
+        if value._is_view() and not value.requires_grad and not (type(offset) is int and offset == 0):
+            size = renamed(value.untyped_storage().size() // value.element_size(), symbols or {})
+            return torch.empty(size, dtype=value.dtype, device=value.device).as_strided(sizes, strides, offset)
         made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
     if value.requires_grad:
         made.requires_grad_()

@@ -17,8 +17,10 @@ from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_to_make
 from torch._dynamo.regions.trace.guard_facts import has_guard
 from torch._dynamo.regions.trace.lookup import Match, keep_class_lookups, substituted_guards, to_be_tracked
+from torch._dynamo.regions.trace.operands import proxy_of_symbol
 from torch._dynamo.regions.trace.recipe import Maker, value_like
 from torch._dynamo.regions.trace.tracked import track_later
+from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._guards import Guard, Source, TracingContext
 from torch._higher_order_ops.region_metadata import without_guards
 
@@ -63,7 +65,14 @@ def stamp_out(tx: InstructionTranslatorBase, arguments: Arguments, match: Match)
         new = match.actions.substitution(source)
         return VariableTracker.build(tx, match.actions.value(source), new)
 
-    maker = Maker(tx, trackers.__getitem__, lambda leaf: arguments.leaves[leaf].tracker, found, arguments.held)
+    def symbol(old: Any) -> VariableTracker:
+        proxy = proxy_of_symbol(tx, match.actions, old)
+        return SymNodeVariable.create(tx, proxy, proxy.node.meta["example_value"])
+
+    def given(leaf: int) -> VariableTracker:
+        return arguments.leaves[leaf].tracker
+
+    maker = Maker(tx, trackers.__getitem__, given, found, arguments.held, symbol)
     result = entry.recipe.make(maker)
     carry_out(maker, entry.effects)
     return result

@@ -133,9 +133,10 @@ def verify(
     operands = [_operand(tx, proxy.node) for proxy in match.operands]
     _same(f"{name}: operands", operands, [_operand(tx, node) for node in traced.call.operands])
     substitution = match.actions.substitution
-    _same(f"{name}: recipe", [_said(match.entry.recipe.says, substitution)], [_said(traced.recipe.says)])
-    effects = [_said(e.says, substitution) for e in match.entry.effects]
-    _same(f"{name}: side effects", effects, [_said(e.says) for e in traced.effects])
+    recipe = [_said(match.entry.recipe.says, substitution)], [_said(traced.recipe.says)]
+    effects = [_said(e.says, substitution) for e in match.entry.effects], [_said(e.says) for e in traced.effects]
+    for what, lines in (("recipe", recipe), ("side effects", effects)):
+        _same(f"{name}: {what}", *_with_one_set_of_symbols(tx, match, *lines))
     _same(f"{name}: constants that were looked at", *_looked_at(tx, match, traced))
     (before, expected), found = states, frame_state(tx)
     for what in ("guards", "tracked"):
