@@ -139,10 +139,18 @@ def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> H
 
 
 def symbol_key(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> Hashable:
-    """Key of a symbolic number: its expression.  Raises Unkeyable if the number is unbacked."""
-    if free_unbacked_symbols(value):
+    """Key of a symbolic number: its expression.  Raises Unkeyable if the number depends on data."""
+    if data_symbols(value):
         raise Unkeyable(f"the unbacked symbolic value {value}")
     return (type(value), value.node.expr)
+
+
+def data_symbols(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> set[Any]:
+    """The unbacked symbols in ``number`` that an operator makes out of data.
+
+    Sizes of inputs may be unbacked too (``mark_unbacked``). These are known when the frame begins, as backed ones are.
+    """
+    return free_unbacked_symbols(number) - number.node.shape_env.unbacked_inputs
 
 
 def _dimensions_key(dims: Any) -> tuple[Hashable, ...]:
@@ -156,7 +164,7 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
     """Metadata of a tensor that a traced body can see.
 
     Raises Unkeyable for subclasses, tensors that torch.func.grad tracks, layouts other than strided, quantized tensors
-    and unbacked sizes.
+    and sizes that depend on data.
     """
     if type(tensor) is not FakeTensor:
         if is_dtensor(tensor):

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._dynamo.regions.keys import Unkeyable, constant_key, hidden_key, object_key, tensor_key
+from torch._dynamo.regions.keys import Unkeyable, constant_key, data_symbols, hidden_key, object_key, tensor_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.renamed import SYMBOLIC
 from torch._dynamo.regions.trace.substitution import Resolver
 from torch._dynamo.source import AttrSource, ClosureSource, GetItemSource
 from torch._guards import Source
@@ -54,13 +55,15 @@ def reads_data(node: torch.fx.Node) -> bool:
     """
     if "unbacked_bindings" in node.meta or node.target == "item":
         return True
-    return any(map(_has_unbacked_symbols, tree_leaves(node.meta.get("example_value"))))
+    return any(map(_depends_on_data, tree_leaves(node.meta.get("example_value"))))
 
 
-def _has_unbacked_symbols(value: Any) -> bool:
+def _depends_on_data(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
-        return value._has_symbolic_sizes_strides and has_free_unbacked_symbols(value)
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and has_free_unbacked_symbols(value)
+        if not value._has_symbolic_sizes_strides or not has_free_unbacked_symbols(value):
+            return False
+        return any(map(_depends_on_data, (*value.shape, *value.stride(), value.storage_offset())))
+    return isinstance(value, SYMBOLIC) and bool(data_symbols(value))
 
 
 def cells_of(sources: Iterable[Source], resolve: Resolver) -> Iterator[Source]:
