@@ -78,8 +78,9 @@ def symbols_so_far(tx: InstructionTranslatorBase) -> tuple[int, int]:
 
 def _sizes(value: torch.Tensor | torch.SymInt) -> tuple[Any, ...]:
     """Sizes, strides and offset as they were made, without what the shape environment has put in their place."""
-    is_tensor = isinstance(value, torch.Tensor)
-    numbers = (*value.shape, *value.stride(), value.storage_offset()) if is_tensor else (value,)
+    numbers: tuple[Any, ...] = (value,)
+    if isinstance(value, torch.Tensor):
+        numbers = (*value.shape, *value.stride(), value.storage_offset())
     return tuple(n.node._expr if isinstance(n, torch.SymInt) else n for n in numbers)
 
 
@@ -192,7 +193,7 @@ class SymbolMap:
         ends = self._own.ends
         needed = self._own.used.union(*(ends[old].free_symbols & ends.keys() for old in self._new))
         if self._ends and (unknown := needed - self._new.keys()):
-            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, f"{', '.join(map(str, unknown))} is neither a size nor a number")
+            raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, f"{', '.join(map(str, unknown))} stands nowhere")
 
     def all_moved(self) -> dict[Any, Any]:
         """Symbol of the traced call -> symbol of this call, where they differ."""

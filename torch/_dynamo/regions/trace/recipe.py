@@ -112,6 +112,8 @@ class RecipeWriter:
         self.results: list[int] = []
         # Values like theirs, with storages of their own. The frame may change the metadata of a result later.
         self.examples: list[torch.Tensor] = []
+        # symbol of the frame -> its proxy
+        self._symbols: dict[Any, Any] = tx.output.current_tracer.bound_symbols
         self._memo: dict[int, Recipe] = {}
         # Trackers whose parts are being written, to find cycles.
         self._open: list[VariableTracker] = []
@@ -230,7 +232,7 @@ class RecipeWriter:
         """The recipe of a number that the call computes of the frame's symbols: each call computes its own."""
         if number.is_Integer:
             return Recipe(lambda maker: ConstantVariable.create(int(number)), ("constant", int, repr(number)))
-        if isinstance(self.tx.output.current_tracer.bound_symbols.get(number), torch.fx.Proxy):
+        if isinstance(self._symbols.get(number), torch.fx.Proxy):
             return Recipe(lambda maker: maker.symbol(number), ("symbol", number))
         if number.func not in _ARITHMETIC:
             raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "a size that the body computes")

@@ -135,8 +135,8 @@ def verify(
     substitution = match.actions.substitution
     recipe = [_said(match.entry.recipe.says, substitution)], [_said(traced.recipe.says)]
     effects = [_said(e.says, substitution) for e in match.entry.effects], [_said(e.says) for e in traced.effects]
-    for what, lines in (("recipe", recipe), ("side effects", effects)):
-        _same(f"{name}: {what}", *_with_one_set_of_symbols(tx, match, *lines))
+    for what, said in (("recipe", recipe), ("side effects", effects)):
+        _same(f"{name}: {what}", *_with_one_set_of_symbols(tx, match, *said))
     _same(f"{name}: constants that were looked at", *_looked_at(tx, match, traced))
     (before, expected), found = states, frame_state(tx)
     for what in ("guards", "tracked"):
