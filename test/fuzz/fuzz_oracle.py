@@ -20,6 +20,7 @@ import torch
 import torch._dynamo
 import torch._functorch.config
 import torch._inductor.config
+from fuzz_parts import WRITTEN
 from fuzz_snapshot import Snapshot, differs
 from fuzz_text import IMPORTS
 from torch._dynamo.utils import counters
@@ -100,7 +101,7 @@ def _one_call(function: Any, module: types.ModuleType, n: int, run: Run) -> list
         [
             module.ROOT,
             module.layers(module.ROOT),
-            *(getattr(module, name, None) for name in ("LOG", "CACHE", "SEEN")),
+            *(getattr(module, name, None) for name in WRITTEN),
             _pools(module),
         ]
     )

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from fuzz_kinds import COUNT
 
 
+# Globals to which layers write.
+WRITTEN = ("LOG", "CACHE", "SEEN", "GROWN", "FIRST", "HELD", "WINDOW")
+
+
 @dataclass(frozen=True)
 class Part:
     """Statements of a layer: ``line`` in its forward, ``init`` in its constructor, ``member`` in its class."""
@@ -32,6 +36,7 @@ def _counted(name: str) -> Part:
 
 _MAKE_HOOK = "def make_hook(c): return lambda m, a, o: o * c\n"
 _HOOKED = "s.lin.register_forward_hook(make_hook(2.0))"
+_COUNTS = "class Count:\n    def __init__(s, n): s.n = n\nHELD = [Count(3) for n in range(5)]\n"
 _KEPT = "s.kept = torch.linspace(0, i, 9).view(3, 3)"
 
 PARTS: dict[str, Part] = {
@@ -60,6 +65,16 @@ PARTS: dict[str, Part] = {
     "grows_in_the_first": Part(
         "FIRST[0] = torch.cat([FIRST[0], h.detach()[:1]]); h = h + FIRST[0].sin().sum(0)",
         prelude="FIRST = [torch.ones(2, 3)]\n",
+    ),
+    # An integer that moves, of an object that is no module's, is a symbol from the second compile on.
+    "held_counts": Part("HELD[s.idx].n += h.shape[0]; h = h * 2", prelude=_COUNTS),
+    "held_is_a_factor": Part("HELD[s.idx].n += 1; h = h * HELD[s.idx].n", prelude=_COUNTS),
+    "held_is_asked": Part("HELD[s.idx].n += 1; h = h * (2 if HELD[s.idx].n > 5 else 3)", prelude=_COUNTS),
+    "held_is_a_size": Part("n = HELD[s.idx].n; HELD[s.idx].n += 1; h = h + torch.ones(n, 3).sum(0)", prelude=_COUNTS),
+    "held_begins": Part("c = HELD[s.idx]; h = h + torch.arange(c.n, c.n + 3); c.n = c.n * 2 - 1", prelude=_COUNTS),
+    "slides": Part(
+        "w = torch.cat([WINDOW[s.idx], h.detach()]); WINDOW[s.idx] = w[-2:]; h = h + w.sin().sum(0)",
+        prelude="WINDOW = [torch.full((2, 3), float(n)) for n in range(5)]\n",
     ),
     "counter": Part("s.n += 1", "s.n = 0"),
     "counter_read": Part("s.n += 1; h = h * s.n", "s.n = 0"),
@@ -252,6 +267,7 @@ BETWEEN: dict[str, str] = {
     "norm_call": "h = ls[{j}].norm(h)",
     "shared_norm": "ls[{j}].norm = ls[{j} - 1].norm",
     "reads_statistics": "h = h * ls[{j}].norm.running_mean",
+    "compares_held": "h = h * (2 if HELD[{j}].n == h.size(0) + 3 else 3)",
     "compares_lengths": "h = h * (2 if ls[{j}].kept.size(0) == h.size(0) else 3)",
     "eval": "ls[{j}].training = False",
     "weight": "h = h + ls[{j}].lin.weight.sum()",
@@ -294,6 +310,8 @@ CHANGES: dict[str, str] = {
     "own_list": "ls[{i}].own.append(2.0)",
     "own_config_replaced": "ls[{i}].config = ls[{j}].config",
     "index": "ls[{i}].idx = 0",
+    "held": "HELD[{i}].n = 9",
+    "all_held": "for held in HELD: held.n = 9",
     "cell": "ls[{i}].act.__closure__[0].cell_contents = 5.0",
     "bumped": "ls[{i}].bump()",
     "hook_renamed": "ls[{i}].lin._forward_hooks['k1'] = ls[{i}].lin._forward_hooks.popitem()[1]",
