@@ -71,7 +71,7 @@ def test_generate_under_the_flag_is_flats(make):
     got, ours = _generated(make, "eager", True)
     same(got, wanted)
     assert ours == frames
-    if make is _llama:
-        # In the prefill the first layer's part of the cache is known; then two layers are traced. From the third step on
-        # the length of the cache is a symbol.
-        assert counters["regions"]["reused"] >= LAYERS - 2
+    # In the prefill the first layer's part of the cache is known; then two layers are traced. From the third step on the
+    # length of the cache is a symbol, and so is the number of tokens that a sliding window has seen.
+    # Whisper's layers write to a dict of the cache in each step, which is a side effect that is not repeated.
+    assert counters["regions"]["reused"] >= LAYERS - 2 or make is _whisper

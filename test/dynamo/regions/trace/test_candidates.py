@@ -96,6 +96,13 @@ def test_inside_a_candidate_it_takes_more_twins():
     assert asker.accepts("layers.1")
 
 
+def test_inside_a_candidate_it_takes_as_many_calls_of_a_module():
+    layers = [Stack([Block(4)]) for _ in range(2)]
+    asker = Asker(Stack(layers))
+    with asker.candidates.inside(layers[0]):
+        assert [asker.accepts("layers.0.layers.0") for _ in range(5)] == [False, False, False, True, True]
+
+
 def test_what_will_not_change_refuses_at_once():
     model = Stack([Block(4) for _ in range(3)])
     for reason in ReuseMissReason:

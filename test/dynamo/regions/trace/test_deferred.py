@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 import torch._dynamo
-from testing import growing_caches
+from testing import deferred_lookups, growing_caches
 from testing.deferred_lists import LISTS
 from testing.deferred_programs import PROGRAMS, X
 from torch import nn
@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_leaves
 
 
-ALL = {**PROGRAMS, **LISTS, **growing_caches.PROGRAMS}
+ALL = {**PROGRAMS, **LISTS, **growing_caches.PROGRAMS, **deferred_lookups.PROGRAMS}
 
 
 def _state(thing):

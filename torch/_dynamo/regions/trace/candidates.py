@@ -86,8 +86,8 @@ class _Scope:
 
     # ids of the modules that are candidates here.
     candidates: set[int] = dataclasses.field(default_factory=set)
-    # Structures of the modules that were called here.
-    called: set[int] = dataclasses.field(default_factory=set)
+    # structure -> number of modules that were called here, and were no candidates
+    called: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
 
 
 class Candidates:
@@ -115,9 +115,10 @@ class Candidates:
             return False
         if id(module) in scope.candidates:
             return True
-        again = structure in scope.called
-        scope.called.add(structure)
-        return again and (not inner or _holds(module, MIN_INNER_MODULES))
+        scope.called[structure] += 1
+        if not inner:
+            return scope.called[structure] >= 2
+        return scope.called[structure] >= MIN_INNER_REPEATS and _holds(module, MIN_INNER_MODULES)
 
     @contextlib.contextmanager
     def inside(self, module: Module) -> Iterator[None]:

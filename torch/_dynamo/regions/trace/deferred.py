@@ -12,11 +12,12 @@ constants are lazy (``DeferredConstant``):
   the same value.  A comparison is an expression like any other, so ``if i < 3`` specializes a truth value, not ``i``.
 - A deferred constant that is stored or returned is an expression in the recipe, which each call computes anew.
 - A list that the call only appends to is deferred too (``DeferredList``): each call appends its own values.
-- An index into a list or dict makes a *path* (``SubscriptPath``): the element becomes one more argument of the call,
-  and stands at another index in another call.  The call may reach the element by this path only.  To check that, the
-  path leads to a tracker of its own, and the container's tracker of the element stays lazy: if that is realized, the
-  call took another path.  If it was realized before the call, the next call is traced with lazy trackers in the
-  container (``Watch``).
+- An index into a list or dict, or ``get`` of a dict, makes a *path* (``SubscriptPath``): the element becomes one more
+  argument of the call, and stands at another index in another call.  The call may reach the element by this path only.
+  To check that, the path leads to a tracker of its own, and the container's tracker of the element stays lazy: if that
+  is realized, the call took another path.  If it was realized before the call, the next call is traced with lazy
+  trackers in the container (``Watch``).
+- An integer behind an argument is deferred for an index, and for a question of whether it is larger than a constant.
 
 Types are not deferred: the fingerprint holds them.  When the call ends, each deferred constant becomes the constant
 that it stands for.

@@ -47,6 +47,9 @@ _PURE: frozenset[Any] = frozenset(
     }
 )
 
+# Questions of which a number is the larger one: is there an element at an index?
+_ORDERINGS: frozenset[Any] = frozenset({operator.lt, operator.le, operator.gt, operator.ge})
+
 
 def _unseen_global(tracker: Any) -> GlobalSource | None:
     """The source of a global that holds a plain constant and that the program has not read; None for anything else."""
@@ -62,6 +65,17 @@ def _of_ended(tracker: VariableTracker, deferred: DeferredValues) -> VariableTra
     while type(found) is DeferredConstant and found.deferred is None and not deferred.made(found):
         found = found.held
     return found if type(found) is DeferredConstant else tracker
+
+
+class _DictGet(GetAttrVariable):
+    """``get`` of a dict: it finds an element that is there by a deferred key, as an index does."""
+
+    def call_function(self, tx: Any, args: Any, kwargs: Any) -> VariableTracker:
+        recorders = RECORDERS.of(tx.output)
+        found = None
+        if recorders and len(args) in (1, 2) and not kwargs:
+            found = recorders[-1].deferred.apply(tx, operator.getitem, [self.obj, args[0]])
+        return found or super().call_function(tx, args, kwargs)
 
 
 AnyDeferred = TypeVar("AnyDeferred", bound=Deferred)
@@ -165,11 +179,13 @@ class DeferredValues:
             and constant_of(args[1]) == "append"
         ):
             return GetAttrVariable(args[0], "append")
+        if fn is getattr and constant_of(args[1]) == "get" and type(found := args[0].realize()) is ConstDictVariable:
+            return _DictGet(found, "get")
         if fn is not operator.getitem and fn not in _PURE:
             return None
         args = [_of_ended(a, self) for a in args]
         if fn is not operator.getitem:
-            args = self._globals(tx, args)
+            args = self._globals(tx, self._integers(tx, args) if fn in _ORDERINGS else args)
         if any(type(a) is DeferredConstant and a.deferred not in (None, self) for a in args):
             return None  # deferred by a surrounding call: read as usual
         if fn is operator.getitem:
@@ -194,6 +210,20 @@ class DeferredValues:
         made = outer.apply(tx, fn, below) if outer is not None else None
         return self.add(DeferredConstant(made or ConstantVariable.create(value), value, expression))
 
+    def _integers(self, tx: InstructionTranslatorBase, args: list[VariableTracker]) -> list[VariableTracker]:
+        """``args`` with those integers deferred that the program has not read yet, if all are constants."""
+        unseen: list[Any] = [a if type(a) is LazyConstantVariable and not a.is_realized() else None for a in args]
+        of_globals = (a is not None and (a.peek_type() is not int or _unseen_global(a)) for a in unseen)
+        others = (a for a, mine in zip(args, unseen, strict=True) if mine is None)
+        if not any(unseen) or any(of_globals) or any(deferred_type(a) is None for a in others) or not self._is_only(tx):
+            return args
+        return [
+            self.add(DeferredConstant(constant, constant.value, SourceValue(a.original_source())))
+            if mine is not None and (constant := self._constant(tx, mine)) is not None
+            else a
+            for a, mine in zip(args, unseen, strict=True)
+        ]
+
     def _index(
         self, tx: InstructionTranslatorBase, container: VariableTracker, key: VariableTracker
     ) -> VariableTracker | None:
@@ -205,7 +235,7 @@ class DeferredValues:
         element = element_at(tx, found, lazy.deferred_value if type(key) is DeferredConstant else lazy.original_value())
         if element is None and type(found) in (ListVariable, ConstDictVariable):
             INDEXED.of(tx.output)[id(found)] = found
-        if element is None or (isinstance(expression, SourceValue) and not self._is_constant(tx, key)):
+        if element is None or (isinstance(expression, SourceValue) and self._constant(tx, key) is None):
             return None
         value, source = element.original_value(), element.original_source()  # type: ignore[attr-defined]
         if tx.output.variable_tracker_cache.get(source) is element:
@@ -223,10 +253,10 @@ class DeferredValues:
             return SourceValue(key.original_source()) if key.peek_type() in (int, str) else None
         return None
 
-    def _is_constant(self, tx: InstructionTranslatorBase, key: Any) -> bool:
-        """Whether Dynamo treats ``key`` as a constant and not as symbolic; guards it as realizing it does."""
+    def _constant(self, tx: InstructionTranslatorBase, key: Any) -> ConstantVariable | None:
+        """The constant that ``key`` is to Dynamo, or None if it is symbolic.  Guards it as realizing does."""
         source = key.original_source()
         with self.recorder.unrecorded():
             looked = LazyConstantVariable.create(key.original_value(), source).realize()
         self.indices.add(source)
-        return type(looked) is ConstantVariable
+        return looked if type(looked) is ConstantVariable else None
