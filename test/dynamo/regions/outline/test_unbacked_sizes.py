@@ -105,3 +105,31 @@ def test_results_are_those_of_flat(kind, mode):
         assert type(one) is type(other) and (isinstance(one, list) or one == other)
     if any(isinstance(each, list) for each in flat):
         assert counters["regions"]["reused"] >= 2 * (LAYERS - 2)
+
+
+def _outcome(mode, backend, sizes):
+    """The result, or the error, of a call whose inputs have these sizes, after a call where they agree."""
+    torch._dynamo.reset()
+    model = Model("adds_what_has_another_size", mode == "mark")
+    with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag"), torch.no_grad():
+        program = torch.compile(model, backend=backend, fullgraph=True)
+        for each in [(5, 5), sizes]:
+            x, y = (torch.linspace(-1, 1, 8 * size).view(2, size, 4) for size in each)
+            mark_unbacked(x, 1)
+            mark_unbacked(y, 1)
+            try:
+                result = program(x, y)
+            except Exception as error:
+                return type(error)
+    return result
+
+
+@pytest.mark.parametrize("mode", ["flag", "mark"])
+@pytest.mark.parametrize("sizes", [(9, 9), (9, 5), (5, 9), (9, 1), (1, 9)], ids=str)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_sizes_that_must_agree_are_compared_when_the_program_runs(backend, sizes, mode):
+    flat, found = (_outcome(each, backend, sizes) for each in ("flat", mode))
+    if isinstance(flat, type):
+        assert found is flat
+    else:
+        torch.testing.assert_close(found, flat)
