@@ -31,6 +31,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.zoo_table $(if $(SMOKE),encoder --layers 3 --repeat 1) $(INTO)
 	$(BIN)/python -m benchmarks.first_call $(if $(SMOKE),--models gpt2 --layers 2 3 --repeat 1 --backend aot_eager) $(INTO)
 	$(BIN)/python -m benchmarks.stack $(if $(SMOKE),plain --layers 3 --repeat 1) $(INTO)
+	$(BIN)/python -m benchmarks.ways $(if $(SMOKE),--layers 3 --repeat 1) --out $(OUT)
 
 # The pages under docs/ and those at the root as one site, in build/site. A link that leads nowhere is an error.
 docs: .venv-docs/.ready

@@ -203,13 +203,18 @@ def _dtensor_key(tensor: Any) -> Hashable:
 def hidden_key(value: torch.Tensor) -> Hashable:
     """What tracing may read of a fake tensor, besides its metadata, without an operator in the graph.
 
-    These are the number that it is known to hold, whether it is a view, and the size of its storage.
+    These are the number that it is known to hold, whether and how it was made a view, and the size of its storage.
     """
     if type(value) is not FakeTensor or value.layout is not torch.strided:
         return None
     # The size of the storage may be symbolic where all sizes and strides are numbers.
     size = None if value._has_symbolic_sizes_strides else number(value.untyped_storage().size())
-    return (known_number(value), value._is_view(), size)
+    return (known_number(value), view_kind(value), size)
+
+
+def view_kind(value: torch.Tensor) -> Any:
+    """How autograd says that the view ``value`` was made: in a no_grad block, for instance; None if it is no view."""
+    return torch._C._autograd._get_creation_meta(value) if value._is_view() else None
 
 
 def known_number(value: Any) -> Hashable | None:

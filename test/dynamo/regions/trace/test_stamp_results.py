@@ -1,5 +1,7 @@
 """A stamped call's result is what the layer returned, whatever the frame has done to the traced call's result since."""
 
+import functools
+
 import pytest
 import torch
 import torch._dynamo
@@ -85,3 +87,49 @@ def test_verification_sees_the_metadata_of_results(monkeypatch):
     torch._dynamo.reset()
     with torch._dynamo.config.patch(verify_region_reuse=True), pytest.raises(RegionReuseError, match="metadata"):
         torch.compile(lambda x: run(run(run(x))), backend="eager", fullgraph=True)(X)
+
+
+class Views(nn.Module):
+    """Layers that return a view of what they computed; the frame writes a parameter into it."""
+
+    def __init__(self, in_layer, in_frame, rows):
+        super().__init__()
+        self.layers, self.rows = nn.ModuleList(Layer() for _ in range(LAYERS)), rows
+        self.weight = nn.Parameter(torch.linspace(1, 2, 4))
+        self.in_layer, self.in_frame = in_layer, in_frame
+        for layer in self.layers:
+            layer.forward = functools.partial(self._view, layer)
+
+    def _view(self, layer, x):
+        y = Layer.forward(layer, x)
+        with torch.set_grad_enabled(self.in_layer):
+            return y, (y.detach() * 2)[self.rows]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x, view = layer(x)
+            with torch.set_grad_enabled(self.in_frame):
+                view.mul_(self.weight)
+            x = x + view.sum()
+        return x
+
+
+@pytest.mark.parametrize("rows", [slice(1), slice(1, 2)], ids=["first", "second"])
+@pytest.mark.parametrize("in_frame", [True, False], ids=["written with grad", "without"])
+@pytest.mark.parametrize("in_layer", [True, False], ids=["made with grad", "without"])
+def test_autograd_knows_how_a_returned_view_was_made(in_layer, in_frame, rows):
+    """A stamped call's view was made while autograd did not record. Then autograd refuses some writes to it."""
+
+    def outcome(flag):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Views(in_layer, in_frame, rows)
+        with torch._dynamo.config.patch(use_graph_deduplication=flag):
+            try:
+                result = torch.compile(model, backend="eager")(X)
+            except Exception as error:
+                return type(error).__name__
+        grads = torch.autograd.grad(result.sum(), model.parameters(), allow_unused=True)
+        return [result.tolist(), *(None if g is None else g.tolist() for g in grads)]
+
+    assert outcome(True) == outcome(False)

@@ -121,6 +121,6 @@ def _state_of(tracker: Any, source: Source, actions: GuardActions) -> Any:
 def _constants(condition: InvokeSubgraphReuseCondition, actions: GuardActions) -> list[Source]:
     """Sources of the numbers that were constants in the traced call, and that the frame does not know yet."""
     checks: Any = condition.checks  # type: ignore[attr-defined]
-    new = [s for s in checks.numbers if actions(s) in (GuardAction.REINSTALL, GuardAction.UNDER_ALIAS)]
-    indices = (s for s in condition.indices if actions(s) is GuardAction.REINSTALL)  # type: ignore[attr-defined]
-    return [*new, *(s for s in indices if not lifted_key(actions.value(s)))]
+    numbers: Any = (*checks.numbers, *condition.indices)  # type: ignore[attr-defined]
+    new = (s for s in numbers if actions(s) in (GuardAction.REINSTALL, GuardAction.UNDER_ALIAS))
+    return [s for s in new if not lifted_key(actions.value(s))]

@@ -172,15 +172,8 @@ class DeferredValues:
 
     def apply(self, tx: InstructionTranslatorBase, fn: Any, args: list[VariableTracker]) -> VariableTracker | None:
         """The deferred result of a builtin function; None if Dynamo has to compute it as usual."""
-        if (
-            fn is getattr
-            and type(args[0]) is DeferredList
-            and args[0].deferred is self
-            and constant_of(args[1]) == "append"
-        ):
-            return GetAttrVariable(args[0], "append")
-        if fn is getattr and constant_of(args[1]) == "get" and type(found := args[0].realize()) is ConstDictVariable:
-            return _DictGet(found, "get")
+        if fn is getattr:
+            return self._method(*args)
         if fn is not operator.getitem and fn not in _PURE:
             return None
         args = [_of_ended(a, self) for a in args]
@@ -209,6 +202,16 @@ class DeferredValues:
         outer = next((b.deferred for b in below if type(b) is DeferredConstant and b.deferred is not None), None)
         made = outer.apply(tx, fn, below) if outer is not None else None
         return self.add(DeferredConstant(made or ConstantVariable.create(value), value, expression))
+
+    def _method(self, owner: VariableTracker, name: VariableTracker, *default: VariableTracker) -> Any:
+        """``append`` of a deferred list, or ``get`` of a dict; None for anything else, or a name that is deferred."""
+        if type(name) is not ConstantVariable or default:
+            return None
+        if name.value == "append" and type(owner) is DeferredList and owner.deferred is self:
+            return GetAttrVariable(owner, "append")
+        if name.value == "get" and type(found := owner.realize()) is ConstDictVariable:
+            return _DictGet(found, "get")
+        return None
 
     def _integers(self, tx: InstructionTranslatorBase, args: list[VariableTracker]) -> list[VariableTracker]:
         """``args`` with those integers deferred that the program has not read yet, if all are constants."""

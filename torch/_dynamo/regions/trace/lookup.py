@@ -37,6 +37,7 @@ from torch._dynamo.regions.keys import constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissReason
 from torch._dynamo.regions.trace.built import build_for_key, check_built
 from torch._dynamo.regions.trace.containers import SubscriptPath
+from torch._dynamo.regions.trace.deferred import DEFERRED_TYPES
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, unlike_text, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments, substitution_for
 from torch._dynamo.regions.trace.floats import check_floats
@@ -115,10 +116,14 @@ def _check_deferred(
 
     def leaf(expression: Any) -> Any:
         if isinstance(expression, ArgumentValue):
-            return arguments.held[expression.number].as_python_constant()
-        if isinstance(expression, SourceValue):
-            return value_at(resolve, substitution(expression.source))
-        return expression.load(tx).as_python_constant()
+            found = arguments.held[expression.number].as_python_constant()
+        elif isinstance(expression, SourceValue):
+            found = value_at(resolve, substitution(expression.source))
+        else:
+            found = expression.load(tx).as_python_constant()
+        if type(found) not in DEFERRED_TYPES:  # an operator would run the program's code
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression} is a {type(found).__name__}")
+        return found
 
     def value(expression: Any) -> Any:
         try:

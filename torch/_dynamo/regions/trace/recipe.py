@@ -17,7 +17,7 @@ import sympy
 import torch
 import torch.fx
 from torch._dynamo import variables
-from torch._dynamo.regions.keys import Unkeyable, hidden_key, tensor_key, value_storages
+from torch._dynamo.regions.keys import Unkeyable, hidden_key, tensor_key, value_storages, view_kind
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import COMPUTED
 from torch._dynamo.regions.renamed import all_renamed, renamed
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 # What a program computes of numbers that are symbols, without looking at them.
 _ARITHMETIC = {sympy.Add: operator.add, sympy.Mul: operator.mul}
+
+# How a view is made while autograd records.
+_WITH_GRAD = torch._C._autograd.CreationMeta.DEFAULT
 
 
 @dataclasses.dataclass
@@ -293,14 +296,17 @@ def value_like(value: torch.Tensor, symbols: dict[Any, Any] | None = None) -> to
 
     ``symbols``: symbol of ``value`` -> symbol of the new tensor, where they differ.
     """
+    kind = view_kind(value)
     if is_dtensor(value):
         made = with_local(value, value_like(value._local_tensor)).detach()  # type: ignore[attr-defined]
     else:
         sizes, strides = (all_renamed(n, symbols or {}) for n in (value.shape, value.stride()))
         offset = renamed(value.storage_offset(), symbols or {})
-        if value._is_view() and not value.requires_grad and not (type(offset) is int and offset == 0):
+        if kind is not None and not value.requires_grad and not (type(offset) is int and offset == 0):
             size = renamed(value.untyped_storage().size() // value.element_size(), symbols or {})
-            return torch.empty(size, dtype=value.dtype, device=value.device).as_strided(sizes, strides, offset)
+            whole = torch.empty(size, dtype=value.dtype, device=value.device)
+            with torch.set_grad_enabled(kind == _WITH_GRAD):
+                return whole.as_strided(sizes, strides, offset)
         made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
     if value.requires_grad:
         made.requires_grad_()
@@ -311,8 +317,8 @@ def value_like(value: torch.Tensor, symbols: dict[Any, Any] | None = None) -> to
         return made
     if isinstance(size := value.untyped_storage().size(), int) and not value._has_symbolic_sizes_strides:
         made.untyped_storage().resize_(size)
-    with torch.set_grad_enabled(value.requires_grad):
-        return torch.ops.aten.alias(made) if value._is_view() else made
+    with torch.set_grad_enabled(kind == _WITH_GRAD):
+        return made if kind is None else torch.ops.aten.alias(made)
 
 
 def metadata_of(value: torch.Tensor) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ from torch._dynamo.regions.trace.read_set import (
 from torch._dynamo.regions.trace.recipe import RecipeWriter
 from torch._dynamo.regions.trace.state import cells_of, reads_data, tensor_state
 from torch._dynamo.regions.trace.substitution import Resolver, Roots, bare, resolver, root_of
-from torch._dynamo.regions.trace.values import check_kinds, check_steps
+from torch._dynamo.regions.trace.values import check_functions, check_kinds, check_steps
 from torch._dynamo.source import LocalCellSource
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -321,6 +321,7 @@ def _unmoved(
     """id -> source of each object that is the same in every call.
 
     It is read, or known, at a source behind no argument, or it is a key, which is found by its identity.
+    Raises CannotReuse if the call has read a function that ``check_functions`` does not allow.
     """
     found: dict[int, Source] = {}
     for source, value in _values([*(s for s in ways if not behind.begins(s)), *sorted(hashed, key=_name)], resolve):
@@ -335,13 +336,13 @@ def _unmoved(
         if not behind.begins(owner.source):
             # The object's guards are at this source, which is the same in every call.
             found.setdefault(id(value), owner.source)
+    check_functions(found.keys() | {id(value) for _, value in values})
     return found
 
 
 def _tracked(tx: InstructionTranslatorBase, values: list[tuple[Source, Any]]) -> dict[int, Source]:
     """id of each of ``values`` that Dynamo tracks -> the source by which Dynamo knows it."""
-    trackers = tx.output.side_effects.id_to_variable
-    known = ((id(value), trackers.get(id(value))) for _, value in values)
+    known = ((id(value), tx.output.side_effects.id_to_variable.get(id(value))) for _, value in values)
     return {i: tracker.source for i, tracker in known if tracker is not None and tracker.source is not None}
 
 

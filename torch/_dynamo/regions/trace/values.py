@@ -16,12 +16,23 @@ from typing import TYPE_CHECKING
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.sources import NoStep, step_of
 from torch._guards import ChainedSource, Source
+from torch.fx.experimental import symbolic_shapes
 from torch.utils._release import RELEASE
 
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
+
+
+# Functions whose answer depends on what the shape environment has learned so far. No guard says what they answered.
+_ASKING = (
+    symbolic_shapes.guard_or_false,
+    symbolic_shapes.guard_or_true,
+    symbolic_shapes.guard_size_oblivious,
+    symbolic_shapes.statically_known_false,
+    symbolic_shapes.statically_known_true,
+)
 
 
 def _names(names: str) -> frozenset[str]:
@@ -126,3 +137,13 @@ def check_steps(sources: Iterable[Source]) -> None:
             except NoStep as e:
                 raise CannotReuse(ReuseMissReason.UNSUPPORTED_SOURCE, f"{source.name}, through a {e}") from None
             at = at.base
+
+
+def check_functions(read: set[int]) -> None:
+    """Raises CannotReuse if ``read``, the ids of objects that the call has read, has a function that asks for facts.
+
+    The frame may know more of a size when it comes to another call.
+    """
+    for function in _ASKING:
+        if id(function) in read:
+            raise CannotReuse(ReuseMissReason.UNSUPPORTED_VALUE, f"what is known of a size, by {function.__name__}")
