@@ -37,6 +37,8 @@ def _counted(name: str) -> Part:
 _MAKE_HOOK = "def make_hook(c): return lambda m, a, o: o * c\n"
 _HOOKED = "s.lin.register_forward_hook(make_hook(2.0))"
 _COUNTS = "class Count:\n    def __init__(s, n): s.n = n\nHELD = [Count(3) for n in range(5)]\n"
+_TABLED = "TABLED = {n: 1.0 + n for n in range(5)}\n"
+_ORDERED = COUNT + "class Ordered:\n    def __lt__(s, o): count('lt'); return True\n"
 _KEPT = "s.kept = torch.linspace(0, i, 9).view(3, 3)"
 
 PARTS: dict[str, Part] = {
@@ -47,6 +49,12 @@ PARTS: dict[str, Part] = {
     "unset": Part("h = h.cos() if s.unset is None else h * s.unset", "s.unset = None"),
     "training": Part("h = h * 2 if s.training else h * 3"),
     "index": Part("h = h * TABLE[s.idx]", prelude="TABLE = [1.0, 2.0, 3.0, 4.0, 5.0]\n"),
+    "get_of_dict": Part("h = h * TABLED.get(s.idx, 1.0)", prelude=_TABLED),
+    "named_method": Part(
+        "h = h * getattr(TABLED, s.how)(s.idx)", "s.how = ('get', '__getitem__')[i == 2]", prelude=_TABLED
+    ),
+    "compares_integer": Part("h = h * (2 if s.n4 < 4 else 3)", "s.n4 = i", prelude=_ORDERED),
+    "compares_held": Part("h = h * (2 if HELD[s.idx].n >= 4 else 3)", prelude=_COUNTS),
     "tensor_index": Part("h = h + CACHE[s.idx]", prelude="CACHE = [torch.full((3,), float(n)) for n in range(5)]\n"),
     "cache_write": Part("h = h * 2; CACHE[s.idx] = h.detach()", prelude="CACHE = [None] * 5\n"),
     "cache_dict": Part("h = h * 2; SEEN[s.idx] = h.detach()", prelude="SEEN = {}\n"),
@@ -214,6 +222,7 @@ RESULTS: dict[str, tuple[str, str]] = {
     "result_view": ("h.t()", "h + r.t()"),
     "result_view_written": ("h.t()", "h.mul_(2) + r.t()"),
     "result_detached": ("h.detach()", "h + r"),
+    "result_view_of_detached": ("(h.detach() * 2)[1:]", "h + r.mul_(s.lin.weight[0]).sum(0)"),
     "result_asked": ("h.detach()", "h * (2 if r.requires_grad else 3)"),
     "result_weight": ("s.lin.weight", "h @ r"),
     "result_integers": ("h.argmax(-1)", "h + r[:, None]"),
@@ -310,6 +319,10 @@ CHANGES: dict[str, str] = {
     "own_list": "ls[{i}].own.append(2.0)",
     "own_config_replaced": "ls[{i}].config = ls[{j}].config",
     "index": "ls[{i}].idx = 0",
+    "integer": "ls[{i}].n4 = 9",
+    "an_order": "ls[{i}].n4 = Ordered()",
+    "element": "TABLED[{i}] = 5.0",
+    "no_element": "TABLED.pop({i}, None)",
     "held": "HELD[{i}].n = 9",
     "all_held": "for held in HELD: held.n = 9",
     "cell": "ls[{i}].act.__closure__[0].cell_contents = 5.0",
