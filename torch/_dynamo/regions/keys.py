@@ -108,32 +108,33 @@ def function_key(function: types.FunctionType) -> Hashable:
 def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> Hashable:
     """Key of an argument: constants by type and value, containers by structure.
 
-    ``leaf`` gives the key of operand nodes and tensors.  Raises Unkeyable for a value of any other kind.
+    ``leaf`` gives the key of operand nodes and tensors.  Raises Unkeyable for a value of any other kind.  Runs no code
+    of the program: ``isinstance`` would read the value's ``__class__``.
     """
     kind = type(value)
     if id(kind) in _BY_VALUE:  # a comparison of classes may run the code of a metaclass
         return (kind, value)
     if kind is float or kind is complex:
         return _number_key(value)
-    if leaf is not None and isinstance(value, (Node, torch.Tensor)):
+    if leaf is not None and issubclass(kind, (Node, torch.Tensor)):
         return leaf(value)
-    if isinstance(value, SYMBOLIC):
+    if issubclass(kind, SYMBOLIC):
         return symbol_key(value)
     if is_placement(value):
         return (kind, value)
-    if isinstance(value, enum.Enum):
+    if issubclass(kind, enum.Enum):
         return (kind, object.__getattribute__(value, "_name_"))  # an enum class may define its own `name`
-    if isinstance(value, slice):
+    if kind is slice:
         return (slice, *(constant_key(v, leaf) for v in (value.start, value.stop, value.step)))
-    if isinstance(value, range):
+    if kind is range:
         return (range, value.start, value.stop, value.step)
-    if isinstance(value, dict):
-        return (dict, *((constant_key(k), constant_key(v, leaf)) for k, v in value.items()))
-    if isinstance(value, (list, tuple)):
-        # fx turns a list into its immutable one; a named tuple and torch.Size stay themselves.
-        base: type = list if isinstance(value, list) else kind
-        return (base, *(constant_key(v, leaf) for v in value))
-    if isinstance(value, _BY_OBJECT):
+    if issubclass(kind, dict):
+        return (dict, *((constant_key(k), constant_key(v, leaf)) for k, v in dict.items(value)))
+    for base in (list, tuple):
+        if issubclass(kind, base):
+            # fx turns a list into its immutable one; a named tuple and torch.Size stay themselves.
+            return (list if base is list else kind, *(constant_key(v, leaf) for v in base.__iter__(value)))
+    if issubclass(kind, _BY_OBJECT):
         return ("is", value)
     raise Unkeyable(f"a constant of type {kind.__module__}.{kind.__qualname__}")
 

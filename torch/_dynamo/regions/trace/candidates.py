@@ -192,7 +192,7 @@ class _Structures:
         return known[1]
 
     def _number(self, module: Module) -> int:
-        own = own_attributes(module)
+        own = own_attributes(module) or {}
         # A tensor of another class may run the program's code.
         tensors = tuple(
             (name, type(t) in _TENSORS and (type(t), t.shape, t.dtype, t.requires_grad))
@@ -270,7 +270,7 @@ def _is_inner_block(module: Module) -> bool:
 def _is_block(module: Module) -> bool:
     """Whether calls of ``module`` may be regions: it is large enough, and neither a wrapper nor marked."""
     kind: Any = type(module)
-    own = own_attributes(module)
+    own = own_attributes(module) or {}
     if not parts_of(own, "_modules") or _is_wrapper(kind):
         return False
     forward = own.get("forward", find_in_class(kind, "forward"))

@@ -92,7 +92,7 @@ def _same_object(value: Any, _: Any) -> Hashable:
 
 
 def _keys(value: Any, _: Any) -> Hashable:
-    return keys_key(value if is_a(value, types.MappingProxyType) else keys_of(value))
+    return keys_key(keys_of(value))
 
 
 def _has_key(value: Any, bound: dict[str, Any]) -> Hashable:

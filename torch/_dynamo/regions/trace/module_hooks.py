@@ -81,7 +81,7 @@ def is_dict_of_hooks(holder: Any, name: Any) -> bool:
         return False
     own = object.__getattribute__(holder, "__dict__")
     hooks = own.get(name)
-    by_number = type(hooks) is collections.OrderedDict and hooks and {*map(type, hooks)} == {int}
+    by_number = type(hooks) is collections.OrderedDict and hooks and all(type(n) is int for n in dict.keys(hooks))
     return bool(by_number) and not any(is_filled(own.get(more)) for more in SAY_MORE)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import abc
 import collections
 import functools
+import gc
 import types
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Set
 from typing import Any
 
 import torch
@@ -55,12 +56,26 @@ def is_a(value: Any, kind: Any) -> bool:
     return issubclass(type(value), kind)
 
 
+# What a class finds an object's ``__dict__`` by, if it is not the program's.
+_FINDS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
 def own_attributes(value: Any) -> Any:
-    """The ``__dict__`` of ``value``, or None."""
+    """The ``__dict__`` of ``value``; None if it has none, or if its class has another one there."""
+    return _own_attributes(value) if type(find_in_class(type(value), "__dict__")) in _FINDS_DICT else None
+
+
+def _own_attributes(value: Any) -> Any:
     try:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:
         return None
+
+
+def has_own_dict(kind: Any) -> bool:
+    """Whether a class of the program says what the ``__dict__`` of its instances is."""
+    found = find_in_class(kind, "__dict__")
+    return found is not MISSING and type(found) not in _FINDS_DICT
 
 
 def of_class(kind: Any, name: str) -> Any:
@@ -163,9 +178,14 @@ def attribute_of(value: Any, name: str) -> Any:
         for part in ("_parameters", "_buffers", "_modules"):
             if name in (held := own.get(part, ())):
                 return held[name]
-    if _checked(found, name) is MISSING and is_of_program(kind, "__getattr__"):
+    if _checked(found, name) is MISSING and (is_of_program(kind, "__getattr__") or _is_lazy(value, own)):
         raise RunsCode(f"{kind.__name__} has a __getattr__ of its own")
     return _built_in_attribute(value, name)
+
+
+def _is_lazy(value: Any, own: Any) -> bool:
+    """Whether ``value`` is a module of Python with a ``__getattr__``: see PEP 562."""
+    return is_a(value, types.ModuleType) and "__getattr__" in own
 
 
 def has_attribute(value: Any, name: str) -> Hashable:
@@ -192,10 +212,54 @@ def _lookups(kind: Any) -> tuple[int, ...]:
     return tuple(id(find_in_class(kind, name)) for name in ("__getattribute__", "__getattr__"))
 
 
+def _are(values: Iterable[Any], ids: Set[int]) -> bool:
+    """Whether the class of each value is among those with these ids.  Compares no class: see ``_IDS_OF_EXACT``."""
+    return ids.issuperset(map(id, map(type, values)))
+
+
+def _has_own_order(key: Any) -> bool:
+    """Whether a dict or set may have to run code of the program, ``__hash__`` or ``__eq__``, to find ``key``."""
+    kind = type(key)
+    if id(kind) in _IDS_OF_EXACT:
+        return False
+    for base in (tuple, frozenset):
+        if issubclass(kind, base) and any(map(_has_own_order, base.__iter__(key))):
+            return True
+    return is_of_program(kind, "__hash__") or is_of_program(kind, "__eq__")
+
+
+def _are_plain(keys: Iterable[Any]) -> bool:
+    """Whether none of ``keys``, of a dict or set, has an order of its own."""
+    return _are(keys, _IDS_OF_EXACT) or not any(map(_has_own_order, keys))
+
+
+def _behind_proxy(value: Any) -> Any:
+    """The dict that a mapping proxy shows; ``value`` if it is none.  Raises RunsCode for a mapping of another class."""
+    if type(value) is not types.MappingProxyType:
+        return value
+    (held,) = gc.get_referents(value)
+    if type(held) is not dict:
+        raise RunsCode(f"{type(held).__name__} is no dict")
+    return held
+
+
+def _element(held: Any, key: Any) -> Any:
+    """What a dict holds at ``key``; ``MISSING`` if it holds nothing there."""
+    keys = dict.keys(held)
+    if (id(type(key)) in _IDS_OF_EXACT or not _has_own_order(key)) and _are_plain(keys):
+        return dict.get(held, key, MISSING)
+    for each, found in dict.items(held):
+        if each is key or (is_exact(key) and type(each) is type(key) and each == key):
+            return found
+    raise RunsCode("a key of the program's may compare itself")
+
+
 def item_of(value: Any, key: Any) -> Any:
     """What ``value`` holds at ``key``, without changing it: a defaultdict's own lookup would add a missing key."""
+    if type(value) is not dict:  # most are
+        value = _behind_proxy(value)
     if is_a(value, dict):
-        found = dict.get(value, key, MISSING)
+        found = _element(value, key)
         if found is MISSING:
             raise KeyError(key)
         return found
@@ -208,9 +272,12 @@ def item_of(value: Any, key: Any) -> Any:
 
 
 def keys_of(value: Any) -> tuple[Any, ...]:
-    """The keys of a dict, or the elements of a set, in order."""
+    """The keys of a dict, or the elements of a set, in order.  Raises RunsCode if the program's code would run."""
+    value = _behind_proxy(value)
     if is_a(value, collections.OrderedDict):
-        # An OrderedDict has an order of its own, besides the dict's order of insertion.
+        # An OrderedDict has an order of its own, besides the dict's order of insertion. It looks up each key.
+        if not _are_plain(dict.keys(value)):
+            raise RunsCode("a key of the program's may compare itself")
         return (*dict.keys(value), *collections.OrderedDict.keys(value))
     if is_a(value, dict):
         return tuple(dict.keys(value))
@@ -220,6 +287,7 @@ def keys_of(value: Any) -> tuple[Any, ...]:
 
 def length_of(value: Any) -> int:
     """Like ``len``.  Raises RunsCode if the program's code would run."""
+    value = _behind_proxy(value)
     for kind in (dict, list, tuple, set, frozenset, collections.deque):
         if is_a(value, kind):
             return kind.__len__(value)  # type: ignore[arg-type]
@@ -232,8 +300,11 @@ def contains(value: Any, key: Any) -> bool:
     """Whether a dict or a set has ``key``, a plain constant."""
     if not is_exact(key):
         raise RunsCode("a key of the program's may compare itself")
+    value = _behind_proxy(value)
     for kind in (dict, set, frozenset):
         if is_a(value, kind):
+            if not _are_plain(kind.__iter__(value)):  # type: ignore[arg-type]
+                raise RunsCode("a key of the program's may compare itself")
             return kind.__contains__(value, key)  # type: ignore[arg-type]
     raise RunsCode(f"{type(value).__name__} is no dict and no set")
 
@@ -248,7 +319,7 @@ def base_constant(value: Any) -> Hashable:
     raise RunsCode(f"{type(value).__name__} is no constant")
 
 
-_NAMES = {str}
+_ID_OF_STR = frozenset({id(str)})
 _HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -263,7 +334,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 def keys_key(keys: Iterable[Any]) -> Hashable:
     """Key of a container's keys: strings by value, other constants by type and value, anything else by identity."""
     found = tuple(keys)
-    return found if {*map(type, found)} <= _NAMES else tuple(exact_key(key) or id(key) for key in found)
+    return found if _are(found, _ID_OF_STR) else tuple(exact_key(key) or id(key) for key in found)
 
 
 # What Dynamo reads of a cached function without a guard.
@@ -273,7 +344,8 @@ _NAMED = ("__name__", "__qualname__", "__doc__", "__module__")
 def unguarded_state(value: Any) -> Hashable:
     """What tracing may read of an object without a guard: class, own attributes, keys, hooks, absent parameters.
 
-    The result holds ids, so it is valid only while ``value`` is alive.
+    The result holds ids, so it is valid only while ``value`` is alive.  Raises RunsCode if only the program's code
+    could tell, but for a class that ``has_own_dict``: its code runs.
     """
     kind = type(value)
     if issubclass(kind, (type, types.ModuleType)):
@@ -282,7 +354,7 @@ def unguarded_state(value: Any) -> Hashable:
         return id(kind), None, keys_key(value)
     if is_mesh(value):
         return id(kind), Mesh(value)  # torch's guard does not compare the groups
-    own = own_attributes(value)
+    own = _own_attributes(value)
     names = tuple(own) if own is not None else None
     if names and issubclass(kind, torch.Tensor):
         names = tuple(name for name in names if not name.startswith("_dynamo_"))  # Dynamo adds these while it traces

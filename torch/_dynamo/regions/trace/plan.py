@@ -18,6 +18,7 @@ from torch._dynamo.regions.trace.guard_facts import GuardFact, is_implied
 from torch._dynamo.regions.trace.module_hooks import Numbers, is_dict_of_hooks, state_of_hooks
 from torch._dynamo.regions.trace.objects import (
     MISSING,
+    RunsCode,
     attribute_of,
     find_in_class,
     is_empty_ordered_dict,
@@ -123,7 +124,7 @@ class CheckPlan:
                 found = own_of(at, "__dict__") if type(at) is holder else ()
                 value = found[key] if key in found else attribute_of(at, key)
             elif step is Step.ITEM:
-                value = at[key] if type(at) is dict and type(key) is str and key in at else item_of(at, key)
+                value = item_of(at, key)
             else:
                 value = at
             binding.value = value
@@ -201,11 +202,19 @@ class Checks:
         # Numbers of steps at empty dicts of the class that modules keep their hooks in.
         empty = unguarded_state(collections.OrderedDict())
         self._empty = [i for i, state in self.states if state == empty]
-        self._stated = [(i, type(stated[i]), state) for i, state in self.states if state != empty]
+        self._stated = [(i, state) for i, state in self.states if state != empty]
 
     def state_at(self, index: int, value: Any) -> Hashable:
-        """What tracing may read without a guard of ``value``, which stands at a step of the plan."""
-        return state_of_hooks(value) if index in self.hooks else unguarded_state(value)
+        """What tracing may read without a guard of ``value``, which stands at a step of the plan.
+
+        None, which is no object's state, if it is of another class, or if only the program's code could tell.
+        """
+        if type(value) is not type(self.plan.steps[index].old):
+            return None
+        try:
+            return state_of_hooks(value) if index in self.hooks else unguarded_state(value)
+        except RunsCode:
+            return None
 
     def numbers_of_hooks(self, bindings: list[SourceBinding]) -> dict[tuple[int, str], Numbers]:
         """(number of a module's step, which dict of hooks) -> the numbers of the hooks there."""
@@ -221,9 +230,9 @@ class Checks:
             binding = bindings[i]
             if not binding.same and not is_empty_ordered_dict(binding.value):
                 return False
-        for i, kind, state in self._stated:
+        for i, state in self._stated:
             binding = bindings[i]
-            if not binding.same and (type(binding.value) is not kind or self.state_at(i, binding.value) != state):
+            if not binding.same and self.state_at(i, binding.value) != state:
                 return False
         for i, facts in self._other_facts:
             for fact in facts:

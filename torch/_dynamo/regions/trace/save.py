@@ -25,7 +25,7 @@ from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
 from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
 from torch._dynamo.regions.trace.module_hooks import guards_on_numbers, is_dict_of_hooks
-from torch._dynamo.regions.trace.objects import RunsCode, is_exact, unguarded_state
+from torch._dynamo.regions.trace.objects import RunsCode, is_exact
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.own_symbols import own_symbols
 from torch._dynamo.regions.trace.read_set import (
@@ -37,7 +37,7 @@ from torch._dynamo.regions.trace.read_set import (
     sources_held,
 )
 from torch._dynamo.regions.trace.recipe import RecipeWriter
-from torch._dynamo.regions.trace.state import cells_of, reads_data, tensor_state
+from torch._dynamo.regions.trace.state import cells_of, reads_data, states_of, tensor_state
 from torch._dynamo.regions.trace.substitution import Resolver, Roots, bare, resolver, root_of
 from torch._dynamo.regions.trace.values import check_functions, check_kinds, check_steps
 from torch._dynamo.source import LocalCellSource
@@ -196,7 +196,7 @@ def _condition(
         sources,
         [*facts, *facts_without_guards(sources, behind.holds, resolve)],
         _found_there(tx, recorder, guarded, (*behind.roots, *looked_at, *held)),
-        [(source, unguarded_state(value)) for source, value in values],
+        states_of(values),
         unmoved,
         tracked,
         _ties(values, unmoved),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch.fx
 from torch._dynamo.regions.keys import Unkeyable, constant_key, data_symbols, hidden_key, object_key, tensor_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.renamed import SYMBOLIC
+from torch._dynamo.regions.trace.objects import RunsCode, has_own_dict, of_class, unguarded_state
 from torch._dynamo.regions.trace.substitution import Resolver
 from torch._dynamo.source import AttrSource, ClosureSource, GetItemSource
 from torch._guards import Source
@@ -103,3 +104,13 @@ def source_of_value(proxy: torch.fx.Proxy) -> Source | None:
         if same is None:
             return None
         node = same
+
+
+def states_of(values: Sequence[tuple[Source, Any]]) -> list[tuple[Source, Hashable]]:
+    """What tracing may read without a guard of each value.  Raises CannotReuse if the program's code would run."""
+    try:
+        if found := next((value for _, value in values if has_own_dict(type(value))), None):
+            raise RunsCode(f"{of_class(type(found), '__name__')} has a __dict__ of its own")
+        return [(source, unguarded_state(value)) for source, value in values]
+    except RunsCode as e:
+        raise CannotReuse(ReuseMissReason.RUNS_CODE, str(e)) from None
