@@ -124,29 +124,38 @@ SYSTEMS = (
         ("dynamo/regions/test_stack_room", "dynamo/regions/outline/test_names"),
     ),
     System(
-        "What a traced call read, and what became of it",
-        "Everything that a call reached while it was traced, with the constants that it looked at: the read set "
-        "that a later call is compared with.",
+        "Constants that are read when the program asks for them",
+        "A layer's number, or the index of a loop, is deferred: what the program computes of it is an expression, and an "
+        "index finds the element of each call. Only a value that the program looks at has to be the same in another call.",
         (
             _TRACE.rstrip("."),
             f"{_TRACE}containers",
             f"{_TRACE}deferred",
+            f"{_TRACE}expressions",
+            "torch._dynamo.variables.builtin",
+            "torch._dynamo.variables.lazy",
+        ),
+        (
+            "dynamo/regions/trace/test_deferred",
+            "dynamo/regions/trace/test_expressions",
+            "dynamo/regions/trace/test_opened_containers",
+        ),
+    ),
+    System(
+        "What a traced call read, and what became of it",
+        "Everything that a call reached while it was traced, with the constants that it looked at: the read set "
+        "that a later call is compared with.",
+        (
             f"{_TRACE}differences",
             f"{_TRACE}events",
-            f"{_TRACE}expressions",
             f"{_TRACE}read_set",
             f"{_TRACE}state",
             f"{_TRACE}values",
             "torch._dynamo.side_effects",
-            "torch._dynamo.variables.builtin",
-            "torch._dynamo.variables.lazy",
             "torch._dynamo.variables.script_object",
         ),
         (
-            "dynamo/regions/trace/test_deferred",
             "dynamo/regions/trace/test_differences",
-            "dynamo/regions/trace/test_expressions",
-            "dynamo/regions/trace/test_opened_containers",
             "dynamo/regions/trace/test_read_set",
         ),
     ),
