@@ -125,8 +125,8 @@ SYSTEMS = (
     ),
     System(
         "Constants that are read when the program asks for them",
-        "A layer's number, or the index of a loop, is deferred: what the program computes of it is an expression, and an "
-        "index finds the element of each call. Only a value that the program looks at has to be the same in another call.",
+        "A layer's number, or the index of a loop, is deferred: what the program computes of it is an expression, and "
+        "an index finds the element of each call. Only a value that the program looks at is compared.",
         (
             _TRACE.rstrip("."),
             f"{_TRACE}containers",
@@ -160,19 +160,19 @@ SYSTEMS = (
         ),
     ),
     System(
-        "Layers with forward hooks of their own",
-        "A forward hook is an object of each layer's own, under a number of its own. What tracing reads of it has "
-        "guards, so hooks are compared by their code, and a guard on a number is made with the other hook's number.",
-        (f"{_TRACE}function_code", f"{_TRACE}module_hooks"),
-        ("dynamo/regions/trace/test_module_hooks",),
+        "Objects of the program, and forward hooks of layers",
+        "What a call holds is read without running the program's code, or the call is traced. A forward hook is an "
+        "object of each layer's own, under a number of its own. What tracing reads of it has guards, so hooks are "
+        "compared by their code, and a guard on a number is made with the other hook's number.",
+        (f"{_TRACE}function_code", f"{_TRACE}module_hooks", f"{_TRACE}objects"),
+        ("dynamo/regions/trace/test_module_hooks", "dynamo/regions/trace/test_objects"),
     ),
     System(
-        "Guards, sources and objects of another call",
+        "Guards and sources of another call",
         "The read set of one call with the sources of another: each guard is the same, installed again, an alias, "
         "or a named reason not to reuse. Tables decide for each kind of guard, source and value that Dynamo has.",
         (
             f"{_TRACE}guard_facts",
-            f"{_TRACE}objects",
             f"{_TRACE}operands",
             f"{_TRACE}plan",
             f"{_TRACE}skeleton",
@@ -180,7 +180,6 @@ SYSTEMS = (
             f"{_TRACE}substitution",
         ),
         (
-            "dynamo/regions/trace/test_objects",
             "dynamo/regions/trace/test_lookup",
             "dynamo/regions/trace/test_decisions",
         ),
@@ -189,8 +188,8 @@ SYSTEMS = (
         "Symbols and tracked objects of another call",
         "A symbolic float is an operand of each call, with the guards that tracing the call would make of it, and so "
         "has each call symbols of sizes of its own. What Dynamo builds of another call's tensors and numbers must be "
-        "what it built of the traced call's; what the call read is known to the frame.",
-        (f"{_TRACE}built", f"{_TRACE}floats", f"{_TRACE}own_symbols", f"{_TRACE}tracked"),
+        "what it built of the traced call's. What the call read is known to the frame; what it changed is a recipe.",
+        (f"{_TRACE}built", f"{_TRACE}effects", f"{_TRACE}floats", f"{_TRACE}own_symbols", f"{_TRACE}tracked"),
         (
             "dynamo/regions/trace/test_dynamic_number_of_known_object",
             "dynamo/regions/trace/test_floats",
@@ -204,7 +203,6 @@ SYSTEMS = (
         "the frame knows afterwards what tracing would have left.",
         (
             "torch._guards",
-            f"{_TRACE}effects",
             f"{_TRACE}fingerprint",
             f"{_TRACE}lookup",
             f"{_TRACE}recipe",
