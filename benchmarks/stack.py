@@ -58,7 +58,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def _saved(module: torch.nn.Module, step: Callable[[], Any]) -> tuple[int, int]:
+def saved(module: torch.nn.Module, step: Callable[[], Any]) -> tuple[int, int]:
     """How many tensors ``step`` saves that are no parameters, each memory once, and their bytes."""
     own = {_local(p).untyped_storage()._cdata for p in module.parameters()}
     found: dict[int, torch.UntypedStorage] = {}
@@ -98,7 +98,7 @@ def measure(name: str, mode: str, layers: int, backend: str) -> dict[str, Any]:
             "run": min(seconds[1:]),
             "outlined": [counted["operators_outlined"], counted["operators"]],
             "values": [loss.tolist(), *(grad.flatten().tolist() for grad in grads)],
-            "saved": _saved(module, step),
+            "saved": saved(module, step),
             "peak": peak(lambda: (step(), module.zero_grad())),
         }
 

@@ -14,7 +14,7 @@ checks     microseconds a layer that a step of inference takes with the backend 
            Modes take turns; the least, the median in brackets, over stock flat's least
 kernels    kernels of Inductor's own in a step of inference, as the profiler sees them: two operators that stand on
            either side of a block's end may be one kernel in stock flat only
-saved      KB that Inductor's forward saves for the backward, parameters and inputs left out
+saved      KB that Inductor's forward saves for the backward, parameters left out
 
 Writes DIR/ways.md.
 """
@@ -22,10 +22,10 @@ Writes DIR/ways.md.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 from benchmarks.modes import FLAG, MARK, PER_BLOCK, STOCK_FLAT, Worker, conditions, in_turns, serve
+from benchmarks.stack import saved
 
 
 CHOICES = (STOCK_FLAT, PER_BLOCK, MARK, FLAG)
@@ -123,29 +124,10 @@ def kernels(mode: str, layers: int) -> int:
     return sum("cpp_fused" in event.name for event in profile.events())
 
 
-@contextlib.contextmanager
-def _counting_saved(known: set[int]) -> Iterator[Callable[[], int]]:
-    """Counts bytes of storages that are saved for the backward, without those in ``known``."""
-    sizes: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: sum(sizes.values())
-
-
-def saved(mode: str, layers: int) -> str:
+def saved_bytes(mode: str, layers: int) -> str:
     model, x = compiled(mode, layers, "plain", "inductor"), torch.ones(BATCH, WIDTH)
     model(x).sum().backward()
-    known = {tensor.untyped_storage().data_ptr() for tensor in (x, *model.parameters())}
-    with _counting_saved(known) as size:
-        out = model(x)
-    out.sum().backward()
-    return f"{size() / 1024:.0f}"
+    return f"{saved(model, lambda: model(x).sum().backward())[1] / 1024:.0f}"
 
 
 class Checks:
@@ -168,15 +150,13 @@ class Checks:
 
 def answers(mode: str) -> Callable[..., Any]:
     """Answers of the process that measures ``mode``."""
-    checks: list[Checks] = []
+    checks = functools.cache(lambda layers: Checks(mode, layers))
 
     def answer(what: str, layers: int) -> Any:
         if what == "checks":
-            if not checks:
-                checks.append(Checks(mode, layers))
-            return checks[0].microseconds()
+            return checks(layers).microseconds()
         if what in ("kernels", "saved"):
-            return str(kernels(mode, layers) if what == "kernels" else saved(mode, layers))
+            return str(kernels(mode, layers) if what == "kernels" else saved_bytes(mode, layers))
         return compiles(mode, layers, "plain" if what == "compiles" else what)
 
     return answer

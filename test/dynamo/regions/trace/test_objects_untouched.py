@@ -76,6 +76,9 @@ class Hidden:
     def __dict__(self):
         return {}
 
+    def __bool__(self):
+        return False
+
 
 class Colour(enum.Enum):
     """Members are keys."""
@@ -99,7 +102,12 @@ CODES = {
     for kind in (Key, Mapping, Meta)
     for name, function in vars(kind).items()
     if isinstance(function, types.FunctionType) and name != "__init__"
-} | {_lazy.__code__, vars(Disguised)["__class__"].fget.__code__, vars(Hidden)["__dict__"].fget.__code__}
+} | {
+    _lazy.__code__,
+    vars(Disguised)["__class__"].fget.__code__,
+    vars(Hidden)["__dict__"].fget.__code__,
+    Hidden.__bool__.__code__,
+}
 
 # What a layer holds, and what it reads of that; and whether the layers are stamped out all the same.
 HELD = {

@@ -216,9 +216,9 @@ class DeferredValues:
     def _integers(self, tx: InstructionTranslatorBase, args: list[VariableTracker]) -> list[VariableTracker]:
         """``args`` with those integers deferred that the program has not read yet, if all are constants."""
         unseen: list[Any] = [a if type(a) is LazyConstantVariable and not a.is_realized() else None for a in args]
-        of_globals = (a is not None and (a.peek_type() is not int or _unseen_global(a)) for a in unseen)
+        unfit = (a is not None and (a.peek_type() is not int or _unseen_global(a)) for a in unseen)
         others = (a for a, mine in zip(args, unseen, strict=True) if mine is None)
-        if not any(unseen) or any(of_globals) or any(deferred_type(a) is None for a in others) or not self._is_only(tx):
+        if not any(unseen) or any(unfit) or any(deferred_type(a) is None for a in others) or not self._is_only(tx):
             return args
         return [
             self.add(DeferredConstant(constant, constant.value, SourceValue(a.original_source())))

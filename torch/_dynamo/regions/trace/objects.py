@@ -62,7 +62,7 @@ _FINDS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 def own_attributes(value: Any) -> Any:
     """The ``__dict__`` of ``value``; None if it has none, or if its class has another one there."""
-    return _own_attributes(value) if type(find_in_class(type(value), "__dict__")) in _FINDS_DICT else None
+    return None if has_own_dict(type(value)) else _own_attributes(value)
 
 
 def _own_attributes(value: Any) -> Any:
@@ -185,7 +185,7 @@ def attribute_of(value: Any, name: str) -> Any:
 
 def _is_lazy(value: Any, own: Any) -> bool:
     """Whether ``value`` is a module of Python with a ``__getattr__``: see PEP 562."""
-    return is_a(value, types.ModuleType) and "__getattr__" in own
+    return is_a(value, types.ModuleType) and "__getattr__" in (own or ())
 
 
 def has_attribute(value: Any, name: str) -> Hashable:
@@ -233,6 +233,11 @@ def _are_plain(keys: Iterable[Any]) -> bool:
     return _are(keys, _IDS_OF_EXACT) or not any(map(_has_own_order, keys))
 
 
+def _check_plain(keys: Iterable[Any]) -> None:
+    if not _are_plain(keys):
+        raise RunsCode("a key of the program's may compare itself")
+
+
 def _behind_proxy(value: Any) -> Any:
     """The dict that a mapping proxy shows; ``value`` if it is none.  Raises RunsCode for a mapping of another class."""
     if type(value) is not types.MappingProxyType:
@@ -276,8 +281,7 @@ def keys_of(value: Any) -> tuple[Any, ...]:
     value = _behind_proxy(value)
     if is_a(value, collections.OrderedDict):
         # An OrderedDict has an order of its own, besides the dict's order of insertion. It looks up each key.
-        if not _are_plain(dict.keys(value)):
-            raise RunsCode("a key of the program's may compare itself")
+        _check_plain(dict.keys(value))
         return (*dict.keys(value), *collections.OrderedDict.keys(value))
     if is_a(value, dict):
         return tuple(dict.keys(value))
@@ -303,8 +307,7 @@ def contains(value: Any, key: Any) -> bool:
     value = _behind_proxy(value)
     for kind in (dict, set, frozenset):
         if is_a(value, kind):
-            if not _are_plain(kind.__iter__(value)):  # type: ignore[arg-type]
-                raise RunsCode("a key of the program's may compare itself")
+            _check_plain(kind.__iter__(value))  # type: ignore[arg-type]
             return kind.__contains__(value, key)  # type: ignore[arg-type]
     raise RunsCode(f"{type(value).__name__} is no dict and no set")
 

@@ -109,8 +109,9 @@ def source_of_value(proxy: torch.fx.Proxy) -> Source | None:
 def states_of(values: Sequence[tuple[Source, Any]]) -> list[tuple[Source, Hashable]]:
     """What tracing may read without a guard of each value.  Raises CannotReuse if the program's code would run."""
     try:
-        if found := next((value for _, value in values if has_own_dict(type(value))), None):
-            raise RunsCode(f"{of_class(type(found), '__name__')} has a __dict__ of its own")
+        for _, value in values:
+            if has_own_dict(type(value)):
+                raise RunsCode(f"{of_class(type(value), '__name__')} has a __dict__ of its own")
         return [(source, unguarded_state(value)) for source, value in values]
     except RunsCode as e:
         raise CannotReuse(ReuseMissReason.RUNS_CODE, str(e)) from None
