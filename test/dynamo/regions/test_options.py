@@ -102,6 +102,36 @@ def test_a_memory_budget_of_the_programs(mode, backend):
     assert RegionInlineReason.MEMORY_BUDGET in _inlined()
 
 
+class Counts(nn.Module):
+    """Draws numbers, and keeps running statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return x + nn.functional.dropout(self.norm(self.linear(x).exp()).cos(), 0.5)
+
+
+RUNS_AGAIN = [
+    {"activation_memory_budget": 0.5},
+    {"aggressive_recomputation": True},
+    {"ban_recompute_not_in_allowlist": False},
+]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", "inductor"])
+@pytest.mark.parametrize("options", RUNS_AGAIN, ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize("mode", ["flag", "mark"])
+def test_a_backward_that_may_run_any_operator_again(mode, options, backend):
+    """It ran calls again, with other random numbers, and with buffers that the forward had written since."""
+    with torch._functorch.config.patch(options):
+        flat = _step("flat", backend, Counts)
+        torch.testing.assert_close(_step(mode, backend, Counts), flat)
+    if mode == "mark":
+        assert RegionInlineReason.MEMORY_BUDGET in _inlined()
+
+
 @pytest.mark.parametrize("make", [Layer, Draws])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("mode", ["flag", "mark"])

@@ -79,7 +79,13 @@ def why_no_bodies() -> RegionInlineReason | None:
         return RegionInlineReason.COMPILED_AUTOGRAD
     if any(getattr(torch._functorch.config, name) for name in _WITHOUT_BODIES):
         return RegionInlineReason.AOTAUTOGRAD_OPTION
-    return None
+    return RegionInlineReason.MEMORY_BUDGET if _runs_again(torch._functorch.config) else None
+
+
+def _runs_again(options: Any) -> bool:
+    """Whether the partitioner may let the backward run any operator again: a call would draw other numbers there."""
+    usual = options.activation_memory_budget == 1 and options.ban_recompute_not_in_allowlist
+    return not usual or bool(options.aggressive_recomputation)
 
 
 def without_flag_in(export: bool) -> contextlib.AbstractContextManager[Any]:
