@@ -68,6 +68,9 @@ class InvokeSubgraphReuseCondition:
     specialized: list[tuple[Any, Hashable]]
     # Elements found by a deferred index, in order. Without them, each call would use the traced call's element.
     paths: list[Any]
+    # Lists and dicts of which the call touches single elements only (Touched). Without it, a store of another call to
+    # another element would refuse reuse, or one to the same element be overlooked.
+    touched: Any
     # source -> makers of guards, for numbers that were used as an index only and for opaque objects that operators take
     # whatever their value. These are guarded, but may differ between calls.
     indices: dict[Any, list[Any]]

@@ -126,17 +126,21 @@ SYSTEMS = (
     System(
         "Constants that are read when the program asks for them",
         "A layer's number, or the index of a loop, is deferred: what the program computes of it is an expression, and "
-        "an index finds the element of each call. Only a value that the program looks at is compared.",
+        "an index finds the element of each call, to read it or to store to it. Only a value that the program looks at is "
+        "compared.",
         (
             _TRACE.rstrip("."),
             f"{_TRACE}containers",
             f"{_TRACE}deferred",
+            f"{_TRACE}element_stores",
             f"{_TRACE}expressions",
             "torch._dynamo.variables.builtin",
             "torch._dynamo.variables.lazy",
+            "torch._dynamo.variables.object_protocol",
         ),
         (
             "dynamo/regions/trace/test_deferred",
+            "dynamo/regions/trace/test_element_stores",
             "dynamo/regions/trace/test_expressions",
             "dynamo/regions/trace/test_opened_containers",
         ),
@@ -189,7 +193,14 @@ SYSTEMS = (
         "A symbolic float is an operand of each call, with the guards that tracing the call would make of it, and so "
         "has each call symbols of sizes of its own. What Dynamo builds of another call's tensors and numbers must be "
         "what it built of the traced call's. What the call read is known to the frame; what it changed is a recipe.",
-        (f"{_TRACE}built", f"{_TRACE}effects", f"{_TRACE}floats", f"{_TRACE}own_symbols", f"{_TRACE}tracked"),
+        (
+            f"{_TRACE}argument_sources",
+            f"{_TRACE}built",
+            f"{_TRACE}effects",
+            f"{_TRACE}floats",
+            f"{_TRACE}own_symbols",
+            f"{_TRACE}tracked",
+        ),
         (
             "dynamo/regions/trace/test_dynamic_number_of_known_object",
             "dynamo/regions/trace/test_floats",

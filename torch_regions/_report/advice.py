@@ -15,7 +15,8 @@ INLINED = {
     "COMPILED_AUTOGRAD": "Turn compiled autograd off, or the regions: one of them compiles the backward.",
     "AOTAUTOGRAD_OPTION": "Turn off `joint_custom_pass`, `selective_decompose`, `enable_complex_wrapper` or"
     " `fake_tensor_propagate_real_tensors` in `torch._functorch.config`, whichever is on.",
-    "MEMORY_BUDGET": "Set `torch._functorch.config.activation_memory_budget` instead, which bodies have too.",
+    "MEMORY_BUDGET": "Put a checkpoint around the layers instead of `activation_memory_budget`, `aggressive_recomputation`"
+    " and `region_activation_memory_budget`.",
     "NO_LEGAL_OPERATORS": "See the operators' own reasons, which the report counts.",
     "NOT_REPEATED": "Nothing, if other calls share a body; else see why they were not reused.",
     "OWN_SIZES": "Compile for inference under `torch.no_grad()`: calls share a body there."
@@ -32,6 +33,7 @@ NOT_REUSED = {
     "UNSUPPORTED_SOURCE": "Bind the value to a plain attribute or argument.",
     "RUNS_CODE": "Replace the property, `__getattr__` or class check by a plain attribute that is set before.",
     "UNKNOWN_CAPTURE": "Pass the value as an argument.",
+    "FIRST_STORE": "Nothing: the next call is traced too, and later ones are compared with that one.",
     "SIDE_EFFECT": "Change the object after the layers, from what they return.",
     "WRITES_A_TENSOR": "Return the new value, and write it outside; or compile under `no_grad`.",
     "CHANGES_GLOBAL_STATE": "Switch the state around the layers, or back inside of each.",

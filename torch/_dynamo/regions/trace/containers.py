@@ -37,27 +37,51 @@ class SubscriptPath:
     seen: VariableTracker
 
 
+_LAZY = (LazyVariableTracker, LazyConstantVariable)
 # id -> container that was indexed with a deferred constant when the element was no longer lazy.
 INDEXED: PerFrame[dict[int, VariableTracker]] = PerFrame(lambda _: {})
 
 
-def element_at(tx: InstructionTranslatorBase, container: Any, key: Any) -> VariableTracker | None:
-    """The element at ``key`` of an unchanged container with a source, if the element is still lazy."""
-    if container.source is None or tx.output.side_effects.is_modified(container):
+def element_at(tx: InstructionTranslatorBase, container: Any, key: Any, watched: bool) -> VariableTracker | None:
+    """The element at ``key`` of a container with a source, if the element is untouched and still lazy.
+
+    Only of an unchanged container, unless the call's elements are ``watched`` (element_stores.py).
+    """
+    if container.source is None or (tx.output.side_effects.is_modified(container) and not watched):
         return None
-    found = None
-    if type(container) is ListVariable and type(key) is int:
-        found = container.items[key] if 0 <= key < len(container.items) else None
-    elif type(container) is ConstDictVariable and type(key) in (int, str):
-        found = container.items.get(HashableTracker(ConstantVariable.create(key)))
-    if found is None or type(found) not in (LazyVariableTracker, LazyConstantVariable) or found.is_realized():
+    found: Any = untouched_at(container, key)
+    if found is None or type(found) not in _LAZY or found.is_realized():
         return None
-    source = found.original_source()
     known = tx.output.side_effects.id_to_variable.get(id(found.original_value()))
-    if known is not None and (known.source is None or known.source.name != source.name):
+    if known is not None and (known.source is None or known.source.name != found.original_source().name):
         return None  # Dynamo knows it by another source
-    plain = type(source) in (GetItemSource, DictGetItemSource) and type(source.index) in (int, str)
-    return found if plain and source.base == container.source else None
+    return found
+
+
+def untouched_at(container: Any, key: Any) -> VariableTracker | None:
+    """The element at ``key`` of a list or dict with a source, if that is the one of when the frame began; else None."""
+    found = held_at(container, key)
+    if found is None:
+        return None
+    source: Any = found.unwrap().source if type(found) not in _LAZY or found.is_realized() else found.original_source()
+    if type(source) not in (GetItemSource, DictGetItemSource) or source.base != container.source:
+        return None
+    return found if type(source.index) is type(key) and source.index == key else None
+
+
+def held_at(container: Any, key: Any) -> Any:
+    """The tracker at ``key``, an int or str, of a plain list or dict; None for any other key or container."""
+    items = items_of(container)
+    if type(container) is ListVariable and type(key) is int:
+        return items[key] if 0 <= key < len(items) else None
+    if type(container) is ConstDictVariable and type(key) in (int, str):
+        return items.get(HashableTracker(ConstantVariable.create(key)))
+    return None
+
+
+def items_of(container: Any) -> Any:
+    """What a list or dict holds now; reading it here is no read of the program's."""
+    return object.__getattribute__(container, "__dict__")["items"]
 
 
 class Watch:
@@ -83,12 +107,14 @@ class Watch:
 
 
 def elements(container: Any) -> Iterable[tuple[Any, VariableTracker]]:
-    return enumerate(container.items) if type(container) is ListVariable else container.items.items()
+    items = items_of(container)
+    return enumerate(items) if type(container) is ListVariable else items.items()
 
 
 def _put(container: Any, trackers: dict[Any, VariableTracker]) -> None:
+    items = items_of(container)
     for index, tracker in trackers.items():
-        container.items[index] = tracker
+        items[index] = tracker
 
 
 def _lazy(found: VariableTracker, base: Any, resolve: Resolver) -> VariableTracker:

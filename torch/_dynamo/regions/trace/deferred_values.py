@@ -6,11 +6,20 @@ See Note [A constant is read when the program asks for its value] in deferred.py
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch._dynamo.regions.keys import constant_key
-from torch._dynamo.regions.trace.containers import INDEXED, SubscriptPath, element_at, elements, lazy_tracker
+from torch._dynamo.regions.trace.containers import (
+    INDEXED,
+    SubscriptPath,
+    element_at,
+    elements,
+    held_at,
+    items_of,
+    lazy_tracker,
+    untouched_at,
+)
 from torch._dynamo.regions.trace.deferred import (
     DEFERRED_TYPES,
     Deferred,
@@ -19,6 +28,7 @@ from torch._dynamo.regions.trace.deferred import (
     constant_of,
     deferred_type,
 )
+from torch._dynamo.regions.trace.element_stores import Contents, ElementStore, is_position
 from torch._dynamo.regions.trace.events import RECORDERS, Recorder
 from torch._dynamo.regions.trace.expressions import Applied, BindingValue, Expression, SourceValue
 from torch._dynamo.source import GlobalSource
@@ -72,20 +82,28 @@ class _DictGet(GetAttrVariable):
 
     def call_function(self, tx: Any, args: Any, kwargs: Any) -> VariableTracker:
         recorders = RECORDERS.of(tx.output)
-        found = None
         if recorders and len(args) in (1, 2) and not kwargs:
-            found = recorders[-1].deferred.apply(tx, operator.getitem, [self.obj, args[0]])
-        return found or super().call_function(tx, args, kwargs)
+            deferred = recorders[-1].deferred
+            if (found := deferred.apply(tx, operator.getitem, [self.obj, args[0]])) is not None:
+                return found
+            if deferred.finds_nothing(tx, self.obj, args[0]):
+                return args[1] if len(args) == 2 else ConstantVariable.create(None)
+        return super().call_function(tx, args, kwargs)
 
 
 AnyDeferred = TypeVar("AnyDeferred", bound=Deferred)
 
 
+def _same_index(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
 class DeferredValues:
     """The deferred values of one call; see Note [A constant is read when the program asks for its value]."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, contents: Contents) -> None:
         self.recorder = recorder
+        self._contents = contents
         self._held: list[Deferred] = []
         self._ids: set[int] = set()
         # Specialized expressions, and the keys of their values. No dict, since ``f * 0.0`` equals ``f * -0.0``.
@@ -230,12 +248,17 @@ class DeferredValues:
     def _index(
         self, tx: InstructionTranslatorBase, container: VariableTracker, key: VariableTracker
     ) -> VariableTracker | None:
+        if self._contents.is_on and (known := self._known_element(tx, container.realize(), key)) is not None:
+            return known
         expression = self._index_expression(tx, key)
         if expression is None:
             return None
         found = container.realize()
+        if self._contents.last_store(found) is not None:
+            return None
         lazy: Any = key
-        element = element_at(tx, found, lazy.deferred_value if type(key) is DeferredConstant else lazy.original_value())
+        value = lazy.deferred_value if type(key) is DeferredConstant else lazy.original_value()
+        element = element_at(tx, found, value, self._contents.is_by_element(found))
         if element is None and type(found) in (ListVariable, ConstDictVariable):
             INDEXED.of(tx.output)[id(found)] = found
         if element is None or (isinstance(expression, SourceValue) and self._constant(tx, key) is None):
@@ -255,6 +278,58 @@ class DeferredValues:
         if type(key) is LazyConstantVariable and not key.is_realized():
             return SourceValue(key.original_source()) if key.peek_type() in (int, str) else None
         return None
+
+    def _known_element(self, tx: InstructionTranslatorBase, container: Any, key: Any) -> VariableTracker | None:
+        """What the call has stored last, if at ``key``; or the untouched element at a plain constant."""
+        if (last := self._contents.last_store(container)) is not None:
+            index = self._element_index(tx, key)
+            return last.value if index is not None and _same_index(index, last.index) else None
+        if type(key) is not ConstantVariable or key.source is not None or not self._contents.is_by_element(container):
+            return None
+        found = untouched_at(container, key.value)
+        if found is not None:
+            self._contents.read(container, key.value, is_there=True)
+        return found
+
+    def finds_nothing(self, tx: InstructionTranslatorBase, container: Any, key: Any) -> bool:
+        """Whether ``key`` is not in a dict that the frame has changed; if so, notes that the call has read this."""
+        if not self._contents.is_by_element(container) or not tx.output.side_effects.is_modified(container):
+            return False
+        index, constant = self._element_index(tx, key), self._element_key(tx, key)
+        if index is None or constant is None or self._contents.last_store(container) is not None:
+            return False
+        if type(constant.value) not in (int, str) or held_at(container, constant.value) is not None:
+            return False
+        self._contents.read(container, index, is_there=False)
+        return True
+
+    def store(
+        self, tx: InstructionTranslatorBase, container: Any, key: Any, value: Any, store: Callable[[Any], Any]
+    ) -> VariableTracker:
+        """Stores ``value`` in ``container`` by ``store(key)``, and notes whether a later call can do the same."""
+        contents, found = self._contents, container.realize()
+        index = self._element_index(tx, key)
+        if index is None or not contents.can_store(found) or (constant := self._element_key(tx, key)) is None:
+            made: VariableTracker = store(key)
+            return made
+        if not is_position(items_of(found), constant.value):
+            return store(constant)
+        with contents.unnoted(found):
+            made = store(constant)
+        contents.stores.append(ElementStore(found, index, value))
+        return made
+
+    def _element_index(self, tx: InstructionTranslatorBase, key: Any) -> Any:
+        """The index that ``key`` is, as an expression or a plain constant; None for anything else."""
+        if type(key) is ConstantVariable and key.source is None and type(key.value) in (int, str):
+            return key.value if self._is_only(tx) else None
+        return self._index_expression(tx, key)
+
+    def _element_key(self, tx: InstructionTranslatorBase, key: Any) -> ConstantVariable | None:
+        """The constant that ``key`` is to Dynamo, guarded; None if it is symbolic."""
+        if type(key) is DeferredConstant:
+            return ConstantVariable.create(key.deferred_value)
+        return key if type(key) is ConstantVariable else self._constant(tx, key)
 
     def _constant(self, tx: InstructionTranslatorBase, key: Any) -> ConstantVariable | None:
         """The constant that ``key`` is to Dynamo, or None if it is symbolic.  Guards it as realizing does."""

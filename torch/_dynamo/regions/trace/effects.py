@@ -1,7 +1,8 @@
 """The side effects of a region call, as recipes for later calls.
 
-These can be repeated for a later call: binding attributes, globals and cells, and appending to a list that the call
-does not read.  A call with any other effect (on a dict's contents, a hook, a random number) is traced each time.
+These can be repeated for a later call: binding attributes, globals and cells, appending to a list that the call does
+not read, and storing to elements of a list or dict that the call touches by its elements only (element_stores.py).  A
+call with any other effect (on other contents of a dict, a hook, a random number) is traced each time.
 """
 
 from __future__ import annotations
@@ -36,27 +37,6 @@ class Store:
         return "store", self.target.says, self.name, self.value.says
 
 
-def write_effects(
-    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, existing: list[VariableTracker], writer: RecipeWriter
-) -> list[Store | Append]:
-    """The effects on ``existing``, the trackers of objects that the call changed but did not make.
-
-    Raises CannotReuse if an effect cannot be repeated for another call.
-    """
-    if recorder.has_other_effects:
-        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, "a hook, a random number or a message")
-    lists = [] if recorder.deferred.saw_a_list else writer.arguments.lists
-    effects: list[Store | Append] = []
-    for held in lists:
-        target = writer.write_target(held)
-        effects += [Append(target, writer.write(value)) for value in held.appended]
-    bottoms = {id(held.unwrap()) for held in lists}
-    for tracker in existing:
-        if id(tracker) not in bottoms:
-            effects += _stores(tx, recorder, tracker, writer)
-    return effects
-
-
 @dataclasses.dataclass
 class Append:
     """A value that the call appends to a list among its arguments."""
@@ -69,6 +49,53 @@ class Append:
         return "append", self.target.says, self.value.says
 
 
+@dataclasses.dataclass
+class StoreElement:
+    """A value that the call stores to an element of a list or dict."""
+
+    target: Recipe
+    index: Recipe
+    value: Recipe
+
+    @property
+    def says(self) -> Any:
+        return "store element", self.target.says, self.index.says, self.value.says
+
+
+Effect = Store | Append | StoreElement
+
+
+def write_effects(
+    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, existing: list[VariableTracker], writer: RecipeWriter
+) -> list[Effect]:
+    """The effects on ``existing``, the trackers of objects that the call changed but did not make.
+
+    Raises CannotReuse if an effect cannot be repeated for another call.
+    """
+    if recorder.has_other_effects:
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, "a hook, a random number or a message")
+    lists = [] if recorder.deferred.saw_a_list else writer.arguments.lists
+    effects: list[Effect] = []
+    for held in lists:
+        target = writer.write_target(held)
+        effects += [Append(target, writer.write(value)) for value in held.appended]
+    written = {id(held.unwrap()) for held in lists}
+    for store in recorder.contents.stores:
+        if not recorder.contents.is_by_element(store.container):
+            raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it stores to a {_kind_of(store.container)} that it reads")
+        written.add(id(store.container))
+        target = writer.write_target(store.container)
+        effects.append(StoreElement(target, writer.write_index(store.index), writer.write(store.value)))
+    for tracker in existing:
+        if id(tracker) not in written:
+            effects += _stores(tx, recorder, tracker, writer)
+    return effects
+
+
+def _kind_of(container: VariableTracker) -> str:
+    return container.python_type().__name__
+
+
 def _stores(
     tx: InstructionTranslatorBase, recorder: ReadSetRecorder, tracker: Any, writer: RecipeWriter
 ) -> list[Store]:
@@ -77,7 +104,8 @@ def _stores(
     if not isinstance(tracker, kinds) or (
         isinstance(tracker, UserDefinedObjectVariable) and contents_changed(tracker, side_effects)
     ):
-        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(tracker).__name__}")
+        reason = ReuseMissReason.FIRST_STORE if recorder.contents.is_first else ReuseMissReason.SIDE_EFFECT
+        raise CannotReuse(reason, f"it changes a {type(tracker).__name__}")
     before = recorder.before.get(tracker, {})
     target = writer.write_target(tracker)
     stores = []
@@ -92,12 +120,16 @@ def _stores(
     return stores
 
 
-def carry_out(maker: Maker, effects: list[Store | Append]) -> None:
+def carry_out(maker: Maker, effects: list[Effect]) -> None:
     """Carries ``effects`` out for a call.  Makes all values first: some are computed from what the effects rebind."""
     side_effects = maker.tx.output.side_effects
     values = [effect.value.make(maker) for effect in effects]
-    for effect, value in zip(effects, values, strict=True):
+    indices = [effect.index.make(maker) if isinstance(effect, StoreElement) else None for effect in effects]
+    for effect, value, index in zip(effects, values, indices, strict=True):
+        target = effect.target.make(maker)
         if isinstance(effect, Append):
-            effect.target.make(maker).call_method(maker.tx, "append", [value], {})
-            continue
-        side_effects.store_attr(effect.target.make(maker).realize(), effect.name, value, effect.kind)
+            target.call_method(maker.tx, "append", [value], {})
+        elif isinstance(effect, StoreElement):
+            target.call_method(maker.tx, "__setitem__", [index, value], {})
+        else:
+            side_effects.store_attr(target.realize(), effect.name, value, effect.kind)

@@ -29,6 +29,7 @@ from torch._dynamo.regions.keys import (
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import DICTS, bound_to, settled
 from torch._dynamo.regions.trace.deferred import Deferred, DeferredConstant, DeferredList
+from torch._dynamo.regions.trace.element_stores import is_watched
 from torch._dynamo.regions.trace.own_symbols import symbols_so_far
 from torch._dynamo.regions.trace.state import has_grad_fn, source_of_value
 from torch._dynamo.regions.trace.substitution import SourceSubstitution, bare, resolver, root_of
@@ -145,8 +146,8 @@ class Arguments:
         if kind is SymNodeVariable:
             return ("symbol", self._keyed(symbol_key, tracker.sym_num), self._number(tracker.proxy.node))
         sourced = kind in (TupleVariable, ListVariable, *DICTS) and tracker.source is not None
-        if sourced and not self._tx.output.side_effects.is_modified(tracker):
-            # Like an object: its elements are behind its source.
+        if sourced and (is_watched(self._tx, tracker) or not self._tx.output.side_effects.is_modified(tracker)):
+            # Like an object: its elements are behind its source. What the frame has stored is compared by element.
             return self._seen_behind(resolver(self._tx)(tracker.source))
         if kind is TupleVariable and id(tracker) in self._numbers:
             return "again", self._number(tracker)

@@ -36,8 +36,10 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.regions.keys import constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, Difference, ReuseMissReason
 from torch._dynamo.regions.trace.built import build_for_key, check_built
-from torch._dynamo.regions.trace.containers import SubscriptPath
+from torch._dynamo.regions.trace.containers import SubscriptPath, untouched_at
 from torch._dynamo.regions.trace.deferred import DEFERRED_TYPES
+from torch._dynamo.regions.trace.effects import Append
+from torch._dynamo.regions.trace.element_stores import changed_argument, containers_by_element
 from torch._dynamo.regions.trace.expressions import ArgumentValue, SourceValue, unlike_text, value_of
 from torch._dynamo.regions.trace.fingerprint import Arguments, substitution_for
 from torch._dynamo.regions.trace.floats import check_floats
@@ -76,6 +78,14 @@ class Match(NamedTuple):
     operands: list[Any]  # proxies
 
 
+class Contained(NamedTuple):
+    """Containers of which a call reads some elements, by the ids of their trackers."""
+
+    indexed: set[int]
+    # Those of which the call neither reads nor changes anything else.
+    by_element: dict[int, Any]
+
+
 def find(
     tx: InstructionTranslatorBase, arguments: Arguments, entries: list[InvokeSubgraphReuseEntry]
 ) -> Match | CannotReuse:
@@ -85,11 +95,11 @@ def find(
     for entry in entries:
         try:
             substitution = substitution_for(arguments, entry.condition)
-            indexed = _check_deferred(tx, arguments, entry, substitution, resolve)
+            contained = _check_deferred(tx, arguments, entry, substitution, resolve)
             actions = GuardActions(tx, substitution, resolve)
             bindings = _follow(entry.condition, actions)
             if entry.call.key is None:
-                _check(tx, arguments, entry, bindings, actions, indexed)
+                _check(tx, arguments, entry, bindings, actions, contained)
             else:
                 _check_alike(entry.condition, bindings, actions)
                 check_floats(tx, entry.condition, actions)
@@ -106,11 +116,8 @@ def _check_deferred(
     entry: InvokeSubgraphReuseEntry,
     substitution: SourceSubstitution,
     resolve: Resolver,
-) -> set[int]:
-    """Compares the specialized constants, and adds the elements found by an index to ``substitution``.
-
-    Returns the ids of the trackers of the indexed containers.
-    """
+) -> Contained:
+    """Compares the specialized constants, and adds the elements found by an index to ``substitution``."""
     condition = entry.condition
     indexed = set()
 
@@ -133,6 +140,10 @@ def _check_deferred(
 
     specialized: list[Any] = condition.specialized  # type: ignore[attr-defined]
     paths: list[SubscriptPath] = condition.paths  # type: ignore[attr-defined]
+    touched = condition.touched  # type: ignore[attr-defined]
+    by_element = containers_by_element(tx, touched, lambda source: value_at(resolve, substitution(source)), value)
+    if changed := changed_argument(tx, arguments.leaves, by_element):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     for path in paths:
         index, within = value(path.index), value_at(resolve, substitution(path.container))
         if type(index) not in (int, str) or (is_a(within, list) and index < 0):
@@ -142,7 +153,8 @@ def _check_deferred(
         value_at(resolve, new)
         container = tx.output.side_effects.id_to_variable.get(id(within))
         if container is not None:
-            if changed := changed_among(tx, [container]):
+            untouched = id(container) in by_element and untouched_at(container, index) is not None
+            if changed := None if untouched else changed_among(tx, [container]):
                 raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
             indexed.add(id(container))
         if not substitution.add(path.element, new):
@@ -151,7 +163,7 @@ def _check_deferred(
         found = value(expression)
         if constant_key(found) != expected:
             raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{expression}: {unlike_text(found, expected)}")
-    return indexed
+    return Contained(indexed | by_element.keys(), by_element)
 
 
 def _follow(condition: Any, actions: GuardActions) -> list[SourceBinding]:
@@ -170,7 +182,7 @@ def _check(
     entry: InvokeSubgraphReuseEntry,
     bindings: list[SourceBinding],
     actions: GuardActions,
-    indexed: set[int],
+    contained: Contained,
 ) -> None:
     """Raises CannotReuse unless the call's objects are like the traced call's."""
     condition: Any = entry.condition
@@ -178,14 +190,16 @@ def _check(
     _check_unchanged(tx, condition)
     _check_facts(checks, bindings, actions)
     _check_identities(checks, bindings, condition.unmoved, actions)
-    for held in arguments.lists if entry.effects else ():
+    for held in arguments.lists if any(isinstance(effect, Append) for effect in entry.effects) else ():
         # The call appends to this list, so it must not read the list by another path.
         value = held.real(tx)
         if value is not None and (id(value) in condition.unmoved or _is_among(value, checks, bindings)):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
     known = [tracker for i in checks.distinct if (tracker := bindings[i].known) is not None]
     # Of what an indexed container holds, the call reads only what has a step of its own.
-    if changed := changed_among(tx, reachable(known, indexed)) or next((t for t in known if _is_new_in(tx, t)), None):
+    if changed := changed_among(tx, reachable(known, contained.indexed), contained.by_element) or next(
+        (t for t in known if _is_new_in(tx, t)), None
+    ):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     _check_read_by_frame(tx, checks, bindings, actions)
     numbers = joined(checks.numbers_of_hooks(bindings)) if condition.of_hooks else {}

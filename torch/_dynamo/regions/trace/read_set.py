@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.regions.trace.containers import INDEXED, Watch
 from torch._dynamo.regions.trace.deferred import DeferredConstant
 from torch._dynamo.regions.trace.deferred_values import DeferredValues
+from torch._dynamo.regions.trace.element_stores import Contents
 from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, TraceEvents
 from torch._dynamo.regions.trace.state import autograd_state
 from torch._dynamo.regions.trace.substitution import bare, chain_of, resolver
@@ -72,7 +73,8 @@ class ReadSetRecorder:
         self.events = TraceEvents()
         # Trackers whose pending attributes or cells were read, other than deferred constants.
         self.read_pending: list[VariableTracker] = []
-        self.deferred = DeferredValues(self)
+        self.contents = Contents(tx, outermost=not RECORDERS.of(tx.output))
+        self.deferred = DeferredValues(self, self.contents)
         # Contents of cells that the call read.
         self.loaded: list[VariableTracker] = []
         # Trackers that the call changed; ``save`` drops those that the call made.
@@ -100,9 +102,11 @@ class ReadSetRecorder:
         self._watch = Watch(self.tx, () if recorders else INDEXED.of(output).values())
         recorders.append(self)
         TRACE_EVENTS.append(self.events)
+        self.contents.begin()
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.contents.end()
         TRACE_EVENTS.remove(self.events)
         self.deferred.end()
         self._watch.end()

@@ -183,6 +183,10 @@ class RecipeWriter:
             return self._object(tracker)
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, kind.__name__)
 
+    def write_index(self, index: Any) -> Recipe:
+        """The recipe of an index: an expression or a plain constant."""
+        return Recipe(lambda maker: maker.constant(index), ("expression", index))
+
     def _computed(self, cache: Any) -> Recipe:
         """The recipe of a computed constant that the program has not read: each call computes its own."""
         parts = [self.write(part) for part in cache.args]

@@ -18,9 +18,10 @@ from torch._dynamo.regions.frame import RegionCall
 from torch._dynamo.regions.keys import lifted_key, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.policies import context_fns, is_its_code
+from torch._dynamo.regions.trace.argument_sources import ArgumentSources
 from torch._dynamo.regions.trace.built import built_for
-from torch._dynamo.regions.trace.deferred import Deferred
 from torch._dynamo.regions.trace.effects import write_effects
+from torch._dynamo.regions.trace.element_stores import changed_argument
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
 from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
@@ -41,7 +42,6 @@ from torch._dynamo.regions.trace.state import cells_of, reads_data, states_of, t
 from torch._dynamo.regions.trace.substitution import Resolver, Roots, bare, resolver, root_of
 from torch._dynamo.regions.trace.values import check_functions, check_kinds, check_steps
 from torch._dynamo.source import LocalCellSource
-from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import InvokeSubgraphReuseCondition, InvokeSubgraphReuseEntry, Source
 from torch.fx.operator_facts import writes_memory_only
@@ -71,7 +71,10 @@ def save(
     existing = _changed(arguments, recorder)
     effects = write_effects(tx, recorder, existing, writer)
     untouched = _untouched(arguments, recorder)
-    _check_pending(tx, recorder, existing, untouched)
+    by_element = recorder.contents.by_element(recorder.deferred.paths, arguments.leaves)
+    _check_pending(tx, recorder, existing, untouched, by_element)
+    if changed := changed_argument(tx, arguments.leaves, by_element):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     if unbacked := next(filter(reads_data, call.nodes), None):
         raise CannotReuse(ReuseMissReason.UNBACKED_SYMBOL, f"{unbacked} makes a size that depends on data")
     if names := recorder.events.ran:
@@ -84,7 +87,7 @@ def save(
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
     inputs = inputs_from(tx, arguments, call.operands)
-    condition = _condition(tx, arguments, recorder, existing, untouched, call.nodes)
+    condition = _condition(tx, arguments, recorder, existing, untouched, by_element, call.nodes)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
     results = writer.results, writer.examples, recipe
     return entry(call, condition, inputs, sharing(call.operands), *results, effects, writes)
@@ -136,7 +139,11 @@ def _untouched(arguments: Arguments, recorder: ReadSetRecorder) -> set[Source]:
 
 
 def _check_pending(
-    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, existing: list[VariableTracker], untouched: set[Source]
+    tx: InstructionTranslatorBase,
+    recorder: ReadSetRecorder,
+    existing: list[VariableTracker],
+    untouched: set[Source],
+    by_element: dict[int, VariableTracker],
 ) -> None:
     made = recorder.made_since()
     if old := next((t for t in recorder.read_pending if id(t) not in made), None):
@@ -144,8 +151,8 @@ def _check_pending(
     # An object that only the call has changed was unchanged when the call began.
     now = {id(tracker) for tracker in existing if tracker not in recorder.before}
     roots = Roots(untouched)
-    captures = (t for t in reachable(recorder.read_objects()) if not _is_under(t, roots))
-    if old := changed_among(tx, captures, now):
+    captures = (t for t in reachable(recorder.read_objects(), by_element) if not _is_under(t, roots))
+    if old := changed_among(tx, captures, now | by_element.keys()):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
 
 
@@ -159,11 +166,11 @@ def _condition(
     recorder: ReadSetRecorder,
     changed: list[VariableTracker],
     untouched: set[Source],
+    by_element: dict[int, VariableTracker],
     nodes: list[torch.fx.Node],
 ) -> InvokeSubgraphReuseCondition:
     resolve = resolver(tx)
-    behind = _Behind(tx, arguments, recorder, untouched)
-    behind.check_arguments(arguments)
+    behind = ArgumentSources(arguments, recorder, untouched)
     known = _guards_by_source(tx)
     free = (recorder.deferred.indices - recorder.sources) | _lifted(recorder, resolve)
     indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
@@ -171,8 +178,7 @@ def _condition(
     guarded = [s for s in known if behind.holds(s) and s not in indices]
     read, looked_at, ends = recorder.read_objects(), recorder.looked_at(), Roots(untouched)
     held = list(sources_held(read))
-    # ``held``: if a container was realized before the call, the call finds the elements without looking up their
-    # sources, and Dynamo may know the elements by other sources without a guard that says so.
+    # ``held``: elements of containers realized before, which Dynamo may know by other sources without a guard.
     reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
     hashed = hashed_by(recorder, read)
     sources = list(dict.fromkeys((*guarded, *reached, *sorted(filter(behind.holds, hashed), key=_name))))
@@ -188,8 +194,8 @@ def _condition(
     unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), hashed, values, behind, resolve)
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])  # not deferred
     # Behind an argument, another call has objects of its own in the place of the changed ones, found by source.
-    own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
-    captures = [t for t in reachable(read) if id(t) not in own and not _is_under(t, ends)]
+    own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)} | by_element.keys()
+    captures = [t for t in reachable(read, by_element) if id(t) not in own and not _is_under(t, ends)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
         behind.leaf_sources,
@@ -204,6 +210,7 @@ def _condition(
         _unmoved_tensors(recorder, behind, captures),
         recorder.deferred.specialized,
         recorder.deferred.paths,
+        recorder.contents.touched(by_element),
         indices,
         # Their elements are listed now: what a container gets later, without a change of it, was not read.
         captures,
@@ -257,41 +264,6 @@ def _found_there(
     return {s for s in guarded if s not in made and bare(s) not in asked_for}
 
 
-class _Behind:
-    """Tells which sources are behind an argument of the call."""
-
-    def __init__(
-        self, tx: InstructionTranslatorBase, arguments: Arguments, recorder: ReadSetRecorder, untouched: set[Source]
-    ) -> None:
-        self.leaf_sources = [leaf.sources for leaf in arguments.leaves]
-        paths = (path.element for path in recorder.deferred.paths)
-        self.roots = {s for sources in self.leaf_sources for s in sources}.union(paths)
-        self._ends = Roots(self.roots | untouched)
-        self._begun = Roots(self.roots)
-        # Compared by identity, together with its cells: a function that Dynamo had realized before the call.
-        functions = (leaf.sources for leaf in arguments.leaves if type(leaf.tracker) is UserFunctionVariable)
-        self._functions = set(itertools.chain.from_iterable(functions))
-
-    def holds(self, source: Source) -> bool:
-        return self._ends.of(source) in self.roots
-
-    def begins(self, source: Source) -> bool:
-        """Whether ``source`` begins with an argument, also by way of an element that the call did not reach."""
-        return self._begun.of(source) is not None
-
-    def is_function(self, source: Source) -> bool:
-        return self._ends.of(source) in self._functions
-
-    def check_arguments(self, arguments: Arguments) -> None:
-        """Raises CannotReuse if sources behind an argument begin with a source that the fingerprint does not hold."""
-        for leaf in arguments.leaves:
-            if issubclass(type(leaf.tracker), Deferred):
-                continue  # what was read of it is specialized
-            source = leaf.tracker.unwrap().source
-            if source is not None and not any(root_of(s, (bare(source),)) for s in leaf.sources):
-                raise CannotReuse(ReuseMissReason.UNKNOWN_CAPTURE, f"{leaf.sources[0].name} is also {source.name}")
-
-
 def _values(sources: list[Source], resolve: Resolver) -> list[tuple[Source, Any]]:
     """The values at ``sources`` when the frame begins, without plain constants and sources that lead nowhere.
 
@@ -315,7 +287,7 @@ def _unmoved(
     ways: Iterable[Source],
     hashed: set[Source],
     values: list[tuple[Source, Any]],
-    behind: _Behind,
+    behind: ArgumentSources,
     resolve: Resolver,
 ) -> dict[int, Source]:
     """id -> source of each object that is the same in every call.
@@ -355,7 +327,7 @@ def _ties(values: list[tuple[Source, Any]], unmoved: dict[int, Source]) -> set[S
 
 
 def _unmoved_tensors(
-    recorder: ReadSetRecorder, behind: _Behind, captures: list[VariableTracker]
+    recorder: ReadSetRecorder, behind: ArgumentSources, captures: list[VariableTracker]
 ) -> list[tuple[Any, Any]]:
     """Tracker and state of each tensor among ``captures`` that is behind no argument.
 

@@ -1,0 +1,202 @@
+"""What a call reads and stores of lists and dicts that it touches by their elements only.
+
+Note [A store of an element]
+A layer that keeps its state in a container of all layers (``cache[i] = new``, ``is_updated[self.layer_idx] = True``)
+changes the container in each call.  A layer that reads the whole container (its length, its keys, all of its elements)
+sees what the layers before have stored.  One that reads the element at its own index does not.  So calls of such a
+layer are alike if each touches the container *by its elements*: it reads elements at an index, and stores to elements
+at an index, where the index is a plain constant or a deferred one.
+
+- All of Dynamo reads and changes what a list or dict holds through the attribute ``items`` of its tracker, or through
+  the tracker's ``__dict__``.  While a call is traced, ``Contents`` notes the trackers of which either is taken.  Only
+  ``DeferredValues`` reads and stores elements without a note.
+- An element that is read must be *untouched*: the tracker that Dynamo made for it when the frame began, at the same
+  index.  So its source tells what it is, whatever else the frame has changed in the container.
+- A key that is not there is read too (``get`` gives the default), if the frame has changed the dict: Dynamo has then
+  guarded all keys.
+- What the call reads of a container that it has stored to is what it stored last, at the same index; any other read is
+  noted.  So no call depends on whether two of its indices are equal.
+- Noting starts with the frame's second traced call, once a first one has stored: few programs do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch._dynamo.regions.frame import PerFrame
+from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.trace.containers import SubscriptPath, held_at, items_of, untouched_at
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lists import ListVariable
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import Source
+
+
+_CONTAINERS = (ListVariable, ConstDictVariable)
+_CONTENTS = frozenset({"items", "__dict__"})
+# Whether a call of the frame has stored to an element of a container that the frame did not make.
+_STORES: PerFrame[list[bool]] = PerFrame(lambda _: [])
+
+
+class ElementStore(NamedTuple):
+    """A value that the call stores at an index of a container that exists when the frame begins."""
+
+    container: VariableTracker
+    # An Expression or a plain constant.
+    index: Any
+    value: VariableTracker
+
+
+class ElementRead(NamedTuple):
+    """An index at which the call finds an untouched element or none, other than by a SubscriptPath."""
+
+    container: Source
+    # An Expression or a plain constant.
+    index: Any
+    is_there: bool
+
+
+class Touched(NamedTuple):
+    """The containers that a call touches by their elements only, and its indices other than those of SubscriptPaths."""
+
+    containers: list[Source]
+    reads: list[ElementRead]
+    stores: list[tuple[Source, Any]]
+
+
+class Contents:
+    """Notes the lists and dicts whose contents the call reads or changes in another way than by an element."""
+
+    def __init__(self, tx: InstructionTranslatorBase, outermost: bool) -> None:
+        self._calls_store = _STORES.of(tx.output)
+        self.is_on = outermost and bool(self._calls_store)
+        # Whether the call is the first one of the frame that stores.
+        self.is_first = False
+        self.stores: list[ElementStore] = []
+        self.reads: list[ElementRead] = []
+        self._read: list[VariableTracker] = []
+        # id -> container, kept alive so that ids are not reused
+        self._noted: dict[int, VariableTracker] = {}
+        self._restore = contextlib.ExitStack()
+
+    def begin(self) -> None:
+        for kind in _CONTAINERS if self.is_on else ():
+            self._restore.callback(_put, kind, vars(kind).get("__getattribute__"))
+            _put(kind, _noting(self._noted, kind.__getattribute__))
+
+    def end(self) -> None:
+        self._restore.close()
+
+    def can_store(self, container: VariableTracker) -> bool:
+        """Whether a store to an element of ``container`` can be repeated; from now on, such stores are watched."""
+        if not _is_of_program(container):
+            return False
+        if not self._calls_store:
+            self._calls_store.append(True)
+            self.is_first = True
+        return self.is_by_element(container)
+
+    @contextlib.contextmanager
+    def unnoted(self, container: VariableTracker) -> Iterator[None]:
+        known = id(container) in self._noted
+        yield
+        if not known:
+            self._noted.pop(id(container), None)
+
+    def read(self, container: Any, index: Any, is_there: bool) -> None:
+        self.reads.append(ElementRead(container.source, index, is_there))
+        self._read.append(container)
+
+    def last_store(self, container: VariableTracker) -> ElementStore | None:
+        return next((store for store in reversed(self.stores) if store.container is container), None)
+
+    def is_by_element(self, container: VariableTracker) -> bool:
+        """Whether the call touches ``container`` by its elements only, so far."""
+        return self.is_on and id(container) not in self._noted and _is_of_program(container)
+
+    def by_element(self, paths: list[SubscriptPath], leaves: list[Any]) -> dict[int, VariableTracker]:
+        """id -> container that the call has touched by its elements only: on ``paths``, as an argument, or else."""
+        found = [path.holder for path in paths] + [store.container for store in self.stores] + self._read
+        found += [leaf.tracker.unwrap() for leaf in leaves if leaf.sources]
+        return {id(container): container for container in found if self.is_by_element(container)}
+
+    def touched(self, by_element: dict[int, VariableTracker]) -> Touched:
+        containers: list[Any] = [container.source for container in by_element.values()]
+        return Touched(containers, self.reads, [(store.container.source, store.index) for store in self.stores])  # type: ignore[misc]
+
+
+def _is_of_program(container: VariableTracker) -> bool:
+    """Whether ``container`` is a plain list or dict that existed when the frame began."""
+    return type(container) in _CONTAINERS and container.source is not None
+
+
+def is_watched(tx: InstructionTranslatorBase, container: VariableTracker) -> bool:
+    """Whether a call's key leaves out what ``container``, an argument with a source, holds: changed elements too."""
+    return type(container) in _CONTAINERS and bool(_STORES.of(tx.output))
+
+
+def changed_argument(
+    tx: InstructionTranslatorBase, leaves: list[Any], by_element: dict[int, Any]
+) -> VariableTracker | None:
+    """A container among the arguments that the frame has changed, and that the call does not touch by elements only."""
+    found = (leaf.tracker.unwrap() for leaf in leaves if leaf.sources)
+    watched = (t for t in found if t.source is not None and is_watched(tx, t) and id(t) not in by_element)
+    return next(filter(tx.output.side_effects.is_modified, watched), None)
+
+
+def containers_by_element(
+    tx: InstructionTranslatorBase, touched: Touched, at: Callable[[Source], Any], value: Callable[[Any], Any]
+) -> dict[int, Any]:
+    """id -> tracker of each of the containers of ``touched`` in another call, if Dynamo tracks it.
+
+    ``at`` and ``value``: what stands in the place of a source and of an index.  Raises CannotReuse if one of these is
+    not what the traced call found.
+    """
+    known = tx.output.side_effects.id_to_variable
+    objects = {source: at(source) for source in touched.containers}
+    trackers = {source: known.get(id(found)) for source, found in objects.items()}
+    if odd := next((t for t in trackers.values() if t is not None and type(t) not in _CONTAINERS), None):
+        raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, type(odd).__name__)
+    for source, index, is_there in touched.reads:
+        container, key = trackers.get(source), value(index)
+        if is_there:
+            alike = container is None or untouched_at(container, key) is not None
+        else:
+            alike = container is not None and tx.output.side_effects.is_modified(container)
+            alike = alike and type(key) in (int, str) and held_at(container, key) is None
+        if not alike:
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, f"{source.name} at {index}")
+    for source, index in touched.stores:
+        held = objects[source] if trackers[source] is None else items_of(trackers[source])
+        if not is_position(held, value(index)):
+            raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"a store at {index} of {source.name}")
+    return {id(container): container for container in trackers.values() if container is not None}
+
+
+def _put(kind: type, method: Any) -> None:
+    if method is None:
+        del kind.__getattribute__
+    else:
+        kind.__getattribute__ = method  # type: ignore[method-assign]
+
+
+def _noting(noted: dict[int, Any], get: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    def __getattribute__(self: Any, name: str) -> Any:
+        if name in _CONTENTS:
+            noted[id(self)] = self
+        return get(self, name)
+
+    return __getattribute__
+
+
+def is_position(items: Any, index: Any) -> bool:
+    """Whether ``index`` is one of an element: in a list, of one that is there, and not negative."""
+    if type(items) is list:
+        return type(index) is int and 0 <= index < len(items)
+    return type(items) is dict and type(index) in (int, str)
