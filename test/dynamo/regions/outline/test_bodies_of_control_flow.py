@@ -3,6 +3,7 @@
 import pytest
 import torch
 from testing.automatic_cases import Block, X, check, compare, stack_of
+from testing.cases import some
 from torch._dynamo.regions.outcomes import outcomes
 from torch._dynamo.utils import counters
 from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
@@ -117,7 +118,7 @@ def test_it_is_in_the_body_with_dynamic_sizes(kind):
     assert counters["graph_deduplication"]["bodies"] == 1 and len(_outside(graph)) <= 1
 
 
-@pytest.mark.parametrize("kind", [Branches, Nested, Scans])
+@pytest.mark.parametrize("kind", some([Branches, Nested, Scans], [Nested]))
 def test_inductor(kind):
     compare(stack_of(kind), X, backend="inductor")
     assert counters["graph_deduplication"]["bodies"]

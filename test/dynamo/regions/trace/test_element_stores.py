@@ -294,7 +294,55 @@ def returns_the_container(layer, x, cache, number):
     return x + layer.kept[0]
 
 
-OTHERS = [reads_the_one_before, reads_the_length, counts_the_done, looks_for_the_next, takes_the_first_key]
+def turns_around_after_a_store(layer, x, cache, number):
+    cache.rows[number] = x
+    cache.rows.reverse()
+    return x + cache.rows[number]
+
+
+def stores_to_the_last_one_too(layer, x, cache, number):
+    cache.rows[number] = x
+    cache.rows[-1] = x * 2
+    return x + cache.rows[number]
+
+
+def stores_where_nothing_is(layer, x, cache, number):
+    try:
+        cache.rows[LAYERS + 2 - number] = x
+    except IndexError:
+        return x + 1
+    return x
+
+
+def reads_an_element_that_the_frame_changes(layer, x, cache, number):
+    cache.rows[number] = x
+    return x + len(LISTS["rows"])
+
+
+def gets_by_a_tuple(layer, x, cache, number):
+    before = cache.done.get((number, 0), 3)
+    cache.done[number] = True
+    return x + before + cache.done.get((number, 0), 4)
+
+
+def reads_by_a_float(layer, x, cache, number):
+    cache.rows[number * 1] = x
+    try:
+        return cache.rows[number * 1.0]
+    except TypeError:
+        return x + 1
+
+
+LISTS: dict = {"rows": []}
+OTHERS = [turns_around_after_a_store, stores_to_the_last_one_too, stores_where_nothing_is, gets_by_a_tuple]
+OTHERS += [
+    reads_by_a_float,
+    reads_the_one_before,
+    reads_the_length,
+    counts_the_done,
+    looks_for_the_next,
+    takes_the_first_key,
+]
 OTHERS += [reads_a_fixed_one, reads_a_fixed_one_first, stores_to_a_fixed_one, adds_a_key_for_each]
 OTHERS += [stores_at_a_negative_index, reads_by_its_other_name, stores_by_its_other_name, copies_all, swaps]
 OTHERS += [takes_one_out, removes, updates, appends_too, stores_itself, keeps_an_iterator]
@@ -308,6 +356,60 @@ CASES = [(fn, filled) for fn in OTHERS for filled in ((True, False) if OTHERS.in
 @pytest.mark.parametrize("fn, filled", some(CASES, CASES[::2]))
 def test_a_layer_that_sees_other_elements_gives_what_the_flat_program_gives(fn, filled, mode):
     assert outcome(mode, fn, filled)[0] == flat(fn, filled)
+
+
+def appends_to_a_list(model, number, cache):
+    LISTS["rows"].append(1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_an_element_holds_is_compared(mode):
+    """The element is found by a plain key, and the frame has realized it: no source was looked up."""
+    found = []
+    for each in ("flat", mode):
+        LISTS["rows"].clear()
+        found.append(outcome(each, reads_an_element_that_the_frame_changes, between=appends_to_a_list)[0])
+    assert found[0] == found[1]
+
+
+INNER = torch.compiler.nested_compile_region(lambda layer, x, done: layer(x, done, layer.number))
+OUTER = torch.compiler.nested_compile_region(lambda layer, x, done: INNER(layer, x, done).sin())
+
+
+def _marks_it_done(layer, x, done, number):
+    before = done.get(number)
+    done[number] = True
+    return x if before else x + 1
+
+
+@pytest.mark.parametrize("calls", [(INNER, OUTER), (OUTER, OUTER)], ids=["inner first", "outer first"])
+def test_what_an_inner_call_would_have_read_is_read_by_the_outer_one(calls):
+    """The second call of the last layer finds what the first one has stored."""
+    layers = nn.ModuleList(Layer(_marks_it_done, number) for number in range(4))
+
+    def program(x, done, first, last):
+        for layer in layers[:3]:
+            x = first(layer, x, done)
+        x = last(layers[3], x, done)
+        return last(layers[3], x, done)
+
+    def flat(layer, x, done):
+        return layer(x, done, layer.number)
+
+    def flat_outer(layer, x, done):
+        return flat(layer, x, done).sin()
+
+    plain = {INNER: flat, OUTER: flat_outer}
+    found = []
+    for given in (calls, tuple(map(plain.get, calls))):
+        torch._dynamo.reset()
+        done = {}
+        with torch.no_grad():
+            x = torch.compile(lambda x, done, given=given: program(x, done, *given), backend="eager", fullgraph=True)(
+                torch.ones(2, 4), done
+            )
+        found.append((x.tolist(), [*done.items()]))
+    assert found[0] == found[1]
 
 
 def empties(model, number, cache):

@@ -94,8 +94,14 @@ class _DictGet(GetAttrVariable):
 AnyDeferred = TypeVar("AnyDeferred", bound=Deferred)
 
 
-def _same_index(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+def _is_same_index(one: Any, other: Any) -> bool:
+    """Whether two indices, expressions or plain constants, are computed alike.  ``n * 1`` is not ``n * 1.0``."""
+    if type(one) is not type(other):
+        return False
+    if not isinstance(one, Applied):
+        return bool(one == other)
+    alike = one.fn is other.fn and len(one.parts) == len(other.parts)
+    return alike and all(map(_is_same_index, one.parts, other.parts))
 
 
 class DeferredValues:
@@ -282,21 +288,23 @@ class DeferredValues:
     def _known_element(self, tx: InstructionTranslatorBase, container: Any, key: Any) -> VariableTracker | None:
         """What the call has stored last, if at ``key``; or the untouched element at a plain constant."""
         if (last := self._contents.last_store(container)) is not None:
-            index = self._element_index(tx, key)
-            return last.value if index is not None and _same_index(index, last.index) else None
+            index = self._element_index(tx, key) if self._contents.is_by_element(container) else None
+            return last.value if index is not None and _is_same_index(index, last.index) else None
         if type(key) is not ConstantVariable or key.source is not None or not self._contents.is_by_element(container):
             return None
         found = untouched_at(container, key.value)
         if found is not None:
             self._contents.read(container, key.value, is_there=True)
+            if found.is_realized():
+                self.recorder.loaded.append(found)  # no source is looked up again
         return found
 
     def finds_nothing(self, tx: InstructionTranslatorBase, container: Any, key: Any) -> bool:
         """Whether ``key`` is not in a dict that the frame has changed; if so, notes that the call has read this."""
         if not self._contents.is_by_element(container) or not tx.output.side_effects.is_modified(container):
             return False
-        index, constant = self._element_index(tx, key), self._element_key(tx, key)
-        if index is None or constant is None or self._contents.last_store(container) is not None:
+        index = self._element_index(tx, key) if self._contents.last_store(container) is None else None
+        if index is None or (constant := self._element_key(tx, key)) is None:
             return False
         if type(constant.value) not in (int, str) or held_at(container, constant.value) is not None:
             return False
@@ -309,11 +317,11 @@ class DeferredValues:
         """Stores ``value`` in ``container`` by ``store(key)``, and notes whether a later call can do the same."""
         contents, found = self._contents, container.realize()
         index = self._element_index(tx, key)
-        if index is None or not contents.can_store(found) or (constant := self._element_key(tx, key)) is None:
-            made: VariableTracker = store(key)
+        constant = self._element_key(tx, key) if index is not None and contents.can_store(found) else None
+        made: VariableTracker
+        if constant is None or not is_position(items_of(found), constant.value):
+            made = store(key)
             return made
-        if not is_position(items_of(found), constant.value):
-            return store(constant)
         with contents.unnoted(found):
             made = store(constant)
         contents.stores.append(ElementStore(found, index, value))

@@ -16,7 +16,8 @@ at an index, where the index is a plain constant or a deferred one.
   guarded all keys.
 - What the call reads of a container that it has stored to is what it stored last, at the same index; any other read is
   noted.  So no call depends on whether two of its indices are equal.
-- Noting starts with the frame's second traced call, once a first one has stored: few programs do.
+- Noting starts with the frame's second traced call, once a first one has stored: few programs do.  It ends where an
+  inner call is stamped out, since nothing notes what that call would have read.
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ class Contents:
 
     def end(self) -> None:
         self._restore.close()
+
+    def give_up(self) -> None:
+        """No container counts as touched by elements only: something else may have read any of them."""
+        self.is_on = False
 
     def can_store(self, container: VariableTracker) -> bool:
         """Whether a store to an element of ``container`` can be repeated; from now on, such stores are watched."""

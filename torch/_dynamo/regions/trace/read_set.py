@@ -156,6 +156,7 @@ class ReadSetRecorder:
         return self._count() != self._counts
 
     def adopt(self, sources: Iterable[Source], read: Iterable[VariableTracker], hashed: Iterable[Source]) -> None:
+        self.contents.give_up()
         self.sources.update(sources)
         self.events.hashed.update(hashed)
         # A tracker that cannot be changed has no pending state.
