@@ -33,7 +33,9 @@ class RegionInlineReason(enum.Enum):
     INSIDE_HIGHER_ORDER_OP = "it is called inside the body of another higher order operator"
     COMPILED_AUTOGRAD = "compiled autograd traces its backward, where no body may be called"
     AOTAUTOGRAD_OPTION = "an option of AOTAutograd is on that does not look into bodies"
-    MEMORY_BUDGET = "the backward may run any operator again, to keep to a memory budget, and a call of a body is not one"
+    MEMORY_BUDGET = (
+        "the backward may run any operator again, to keep to a memory budget, and a call of a body is not one"
+    )
     NO_LEGAL_OPERATORS = "none of its operators may be in a body"
     NOT_REPEATED = "it is automatic, and no other call was stamped out of it"
     OWN_SIZES = "it is automatic, and its sizes are symbols that no other call has"

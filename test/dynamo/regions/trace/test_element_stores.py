@@ -1,5 +1,6 @@
 """Note [A store of an element]: layers that keep their state in a list or dict of all layers, or in one of their own."""
 
+import collections
 import functools
 
 import pytest
@@ -33,6 +34,8 @@ class Layer(nn.Module):
         self.first, self.second, self.fn, self.number = nn.Linear(4, 4), nn.Linear(4, 4), fn, number
         self.own = {"row": torch.full((2, 4), number / 3)}
         self.name = f"row {number}"
+        self.weights = nn.ParameterList([torch.ones(4)])
+        self.table, self.pair = collections.OrderedDict({self.name: number}), (number, 2.0)
 
     def forward(self, x, cache, number):
         return x + self.fn(self, self.second(self.first(x).tanh()), cache, number)
@@ -333,10 +336,17 @@ def reads_by_a_float(layer, x, cache, number):
         return x + 1
 
 
+def reads_other_kinds_too(layer, x, cache, number):
+    """Containers that are neither a plain list nor a plain dict are indexed in the same call."""
+    cache.rows[number] = x
+    return x + layer.weights[number % 1] + layer.table[layer.name] + layer.pair[number % 2]
+
+
 LISTS: dict = {"rows": []}
 OTHERS = [turns_around_after_a_store, stores_to_the_last_one_too, stores_where_nothing_is, gets_by_a_tuple]
 OTHERS += [
     reads_by_a_float,
+    reads_other_kinds_too,
     reads_the_one_before,
     reads_the_length,
     counts_the_done,
@@ -498,3 +508,11 @@ def test_a_changed_element_compiles_again_as_often_as_flat(mode):
     calls.clear()
     found, reused = outcome(mode, marks_it_done, setup=setup, calls=4)
     assert found == expected and reused
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_container_of_another_kind_is_indexed_by_a_deferred_constant(mode):
+    """Where no layer stores, too: what has no elements as a list or dict has them was read as one of these."""
+    found, _ = outcome(mode, lambda layer, x, cache, number: x + layer.weights[number % 1] + layer.pair[number % 2])
+    expected, _ = outcome("flat", lambda layer, x, cache, number: x + layer.weights[0] + layer.pair[number % 2])
+    assert found == expected

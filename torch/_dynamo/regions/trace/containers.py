@@ -71,11 +71,11 @@ def untouched_at(container: Any, key: Any) -> VariableTracker | None:
 
 def held_at(container: Any, key: Any) -> Any:
     """The tracker at ``key``, an int or str, of a plain list or dict; None for any other key or container."""
-    items = items_of(container)
     if type(container) is ListVariable and type(key) is int:
+        items = items_of(container)
         return items[key] if 0 <= key < len(items) else None
     if type(container) is ConstDictVariable and type(key) in (int, str):
-        return items.get(HashableTracker(ConstantVariable.create(key)))
+        return items_of(container).get(HashableTracker(ConstantVariable.create(key)))
     return None
 
 

@@ -191,9 +191,14 @@ def _put(kind: type, method: Any) -> None:
         kind.__getattribute__ = method  # type: ignore[method-assign]
 
 
+def _is_being_made(fields: dict[str, Any]) -> bool:
+    """Whether Dynamo still makes the tracker that has ``fields``: of a dict, it sets ``original_items`` last."""
+    return "original_items" not in fields and "should_reconstruct_all" in fields
+
+
 def _noting(noted: dict[int, Any], get: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     def __getattribute__(self: Any, name: str) -> Any:
-        if name in _CONTENTS:
+        if name in _CONTENTS and not _is_being_made(get(self, "__dict__")):
             noted[id(self)] = self
         return get(self, name)
 
