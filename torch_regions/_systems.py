@@ -126,8 +126,8 @@ SYSTEMS = (
     System(
         "Constants that are read when the program asks for them",
         "A layer's number, or the index of a loop, is deferred: what the program computes of it is an expression, and "
-        "an index finds the element of each call, to read it or to store to it. Only a value that the program looks at is "
-        "compared.",
+        "an index finds the element of each call, to read it or to store to it. Only a value that the program looks at "
+        "is compared.",
         (
             _TRACE.rstrip("."),
             f"{_TRACE}containers",

@@ -15,8 +15,8 @@ INLINED = {
     "COMPILED_AUTOGRAD": "Turn compiled autograd off, or the regions: one of them compiles the backward.",
     "AOTAUTOGRAD_OPTION": "Turn off `joint_custom_pass`, `selective_decompose`, `enable_complex_wrapper` or"
     " `fake_tensor_propagate_real_tensors` in `torch._functorch.config`, whichever is on.",
-    "MEMORY_BUDGET": "Put a checkpoint around the layers instead of `activation_memory_budget`, `aggressive_recomputation`"
-    " and `region_activation_memory_budget`.",
+    "MEMORY_BUDGET": "Put a checkpoint around the layers instead of `activation_memory_budget`,"
+    " `aggressive_recomputation` and `region_activation_memory_budget`.",
     "NO_LEGAL_OPERATORS": "See the operators' own reasons, which the report counts.",
     "NOT_REPEATED": "Nothing, if other calls share a body; else see why they were not reused.",
     "OWN_SIZES": "Compile for inference under `torch.no_grad()`: calls share a body there."
