@@ -157,7 +157,7 @@ def test_a_key_that_is_not_there_is_found_missing(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("fn", [stores_a_row, marks_it_done])
+@pytest.mark.parametrize("fn", REUSED)
 def test_verification_traces_what_is_stamped_out(fn, mode):
     with torch._dynamo.config.patch(verify_region_reuse=True):
         assert outcome(mode, fn)[0] == flat(fn)

@@ -38,7 +38,7 @@ class SubscriptPath:
 
 
 _LAZY = (LazyVariableTracker, LazyConstantVariable)
-# id -> container that was indexed with a deferred constant when the element was no longer lazy.
+# id -> container that was indexed with a deferred constant.
 INDEXED: PerFrame[dict[int, VariableTracker]] = PerFrame(lambda _: {})
 
 
@@ -92,10 +92,8 @@ class Watch:
         self._kept: list[tuple[Any, dict[Any, VariableTracker], dict[Any, VariableTracker]]] = []
         resolve = resolver(tx)
         for container in containers:
-            if tx.output.side_effects.is_modified(container):
-                continue
             kept = dict(elements(container))
-            lazy = {index: _lazy(found, container.source, resolve) for index, found in kept.items()}
+            lazy = {index: _lazy(container, _plain(index), found, resolve) for index, found in kept.items()}
             _put(container, lazy)
             self._kept.append((container, kept, lazy))
 
@@ -117,11 +115,18 @@ def _put(container: Any, trackers: dict[Any, VariableTracker]) -> None:
         items[index] = tracker
 
 
-def _lazy(found: VariableTracker, base: Any, resolve: Resolver) -> VariableTracker:
-    """A lazy tracker of the same value; ``found`` itself if it is still lazy or no plain element of ``base``."""
-    source: Any = found.source
-    if not found.is_realized() or type(source) not in (GetItemSource, DictGetItemSource) or source.base != base:
+def _plain(index: Any) -> Any:
+    """An index of ``elements`` as the program writes it; None for a key that is no constant."""
+    if type(index) is not HashableTracker:
+        return index
+    return index.vt.value if type(index.vt) is ConstantVariable else None
+
+
+def _lazy(container: Any, index: Any, found: VariableTracker, resolve: Resolver) -> VariableTracker:
+    """A lazy tracker of the same value; ``found`` itself if it is still lazy or not an untouched element."""
+    if not found.is_realized() or untouched_at(container, index) is not found:
         return found
+    source: Any = found.unwrap().source
     value = resolve(source)
     return lazy_tracker(LazyConstantVariable if type(value) in DEFERRED_TYPES else LazyVariableTracker, value, source)
 

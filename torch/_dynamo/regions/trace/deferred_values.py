@@ -265,7 +265,7 @@ class DeferredValues:
         lazy: Any = key
         value = lazy.deferred_value if type(key) is DeferredConstant else lazy.original_value()
         element = element_at(tx, found, value, self._contents.is_by_element(found))
-        if element is None and type(found) in (ListVariable, ConstDictVariable):
+        if type(found) in (ListVariable, ConstDictVariable):
             INDEXED.of(tx.output)[id(found)] = found
         if element is None or (isinstance(expression, SourceValue) and self._constant(tx, key) is None):
             return None
