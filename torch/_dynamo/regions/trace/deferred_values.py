@@ -28,7 +28,7 @@ from torch._dynamo.regions.trace.deferred import (
     constant_of,
     deferred_type,
 )
-from torch._dynamo.regions.trace.element_stores import Contents, ElementStore, is_position
+from torch._dynamo.regions.trace.element_stores import Contents, ElementRead, ElementStore, is_position
 from torch._dynamo.regions.trace.events import RECORDERS, Recorder
 from torch._dynamo.regions.trace.expressions import Applied, BindingValue, Expression, SourceValue
 from torch._dynamo.source import GlobalSource
@@ -294,7 +294,7 @@ class DeferredValues:
             return None
         found = untouched_at(container, key.value)
         if found is not None:
-            self._contents.read(container, key.value, is_there=True)
+            self._contents.reads.append(ElementRead(container, key.value, is_there=True))
             if found.is_realized():
                 self.recorder.loaded.append(found)  # no source is looked up again
         return found
@@ -308,7 +308,7 @@ class DeferredValues:
             return False
         if type(constant.value) not in (int, str) or held_at(container, constant.value) is not None:
             return False
-        self._contents.read(container, index, is_there=False)
+        self._contents.reads.append(ElementRead(container, index, is_there=False))
         return True
 
     def store(

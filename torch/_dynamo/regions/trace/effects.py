@@ -85,7 +85,7 @@ def write_effects(
             raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it stores to a {_kind_of(store.container)} that it reads")
         written.add(id(store.container))
         target = writer.write_target(store.container)
-        effects.append(StoreElement(target, writer.write_index(store.index), writer.write(store.value)))
+        effects.append(StoreElement(target, writer.write_expression(store.index), writer.write(store.value)))
     for tracker in existing:
         if id(tracker) not in written:
             effects += _stores(tx, recorder, tracker, writer)

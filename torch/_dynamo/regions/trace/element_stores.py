@@ -57,7 +57,7 @@ class ElementStore(NamedTuple):
 class ElementRead(NamedTuple):
     """An index at which the call finds an untouched element or none, other than by a SubscriptPath."""
 
-    container: Source
+    container: VariableTracker
     # An Expression or a plain constant.
     index: Any
     is_there: bool
@@ -66,9 +66,10 @@ class ElementRead(NamedTuple):
 class Touched(NamedTuple):
     """The containers that a call touches by their elements only, and its indices other than those of SubscriptPaths."""
 
-    containers: list[Source]
-    reads: list[ElementRead]
-    stores: list[tuple[Source, Any]]
+    containers: list[Any]
+    # Source of the container, index, and whether an element is there.
+    reads: list[tuple[Any, Any, bool]]
+    stores: list[tuple[Any, Any]]
 
 
 class Contents:
@@ -81,7 +82,6 @@ class Contents:
         self.is_first = False
         self.stores: list[ElementStore] = []
         self.reads: list[ElementRead] = []
-        self._read: list[VariableTracker] = []
         # id -> container, kept alive so that ids are not reused
         self._noted: dict[int, VariableTracker] = {}
         self._restore = contextlib.ExitStack()
@@ -114,10 +114,6 @@ class Contents:
         if not known:
             self._noted.pop(id(container), None)
 
-    def read(self, container: Any, index: Any, is_there: bool) -> None:
-        self.reads.append(ElementRead(container.source, index, is_there))
-        self._read.append(container)
-
     def last_store(self, container: VariableTracker) -> ElementStore | None:
         return next((store for store in reversed(self.stores) if store.container is container), None)
 
@@ -127,13 +123,14 @@ class Contents:
 
     def by_element(self, paths: list[SubscriptPath], leaves: list[Any]) -> dict[int, VariableTracker]:
         """id -> container that the call has touched by its elements only: on ``paths``, as an argument, or else."""
-        found = [path.holder for path in paths] + [store.container for store in self.stores] + self._read
+        found = [path.holder for path in paths] + [each.container for each in (*self.stores, *self.reads)]
         found += [leaf.tracker.unwrap() for leaf in leaves if leaf.sources]
         return {id(container): container for container in found if self.is_by_element(container)}
 
     def touched(self, by_element: dict[int, VariableTracker]) -> Touched:
-        containers: list[Any] = [container.source for container in by_element.values()]
-        return Touched(containers, self.reads, [(store.container.source, store.index) for store in self.stores])  # type: ignore[misc]
+        reads = [(read.container.source, read.index, read.is_there) for read in self.reads]
+        stores = [(store.container.source, store.index) for store in self.stores]
+        return Touched([container.source for container in by_element.values()], reads, stores)
 
 
 def _is_of_program(container: VariableTracker) -> bool:
@@ -143,7 +140,7 @@ def _is_of_program(container: VariableTracker) -> bool:
 
 def is_watched(tx: InstructionTranslatorBase, container: VariableTracker) -> bool:
     """Whether a call's key leaves out what ``container``, an argument with a source, holds: changed elements too."""
-    return type(container) in _CONTAINERS and bool(_STORES.of(tx.output))
+    return _is_of_program(container) and bool(_STORES.of(tx.output))
 
 
 def changed_argument(
@@ -151,7 +148,7 @@ def changed_argument(
 ) -> VariableTracker | None:
     """A container among the arguments that the frame has changed, and that the call does not touch by elements only."""
     found = (leaf.tracker.unwrap() for leaf in leaves if leaf.sources)
-    watched = (t for t in found if t.source is not None and is_watched(tx, t) and id(t) not in by_element)
+    watched = (t for t in found if is_watched(tx, t) and id(t) not in by_element)
     return next(filter(tx.output.side_effects.is_modified, watched), None)
 
 

@@ -135,7 +135,7 @@ class RecipeWriter:
     def write(self, tracker: VariableTracker) -> Recipe:
         """The recipe of a part of the result.  Raises CannotReuse if the part is of a kind that is not rebuilt."""
         if (expression := self.deferred.expression_of(tracker)) is not None:
-            return Recipe(lambda maker: maker.constant(expression), ("expression", expression))
+            return self.write_expression(expression)
         if issubclass(type(tracker), LazyVariableTracker):
             lazy: Any = tracker
             if not lazy.is_realized() and type(lazy) in COMPUTED:
@@ -183,9 +183,9 @@ class RecipeWriter:
             return self._object(tracker)
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, kind.__name__)
 
-    def write_index(self, index: Any) -> Recipe:
-        """The recipe of an index: an expression or a plain constant."""
-        return Recipe(lambda maker: maker.constant(index), ("expression", index))
+    def write_expression(self, expression: Any) -> Recipe:
+        """The recipe of an expression or a plain constant."""
+        return Recipe(lambda maker: maker.constant(expression), ("expression", expression))
 
     def _computed(self, cache: Any) -> Recipe:
         """The recipe of a computed constant that the program has not read: each call computes its own."""
