@@ -59,7 +59,12 @@ SYSTEMS = (
             "torch.fx.operator_facts",
             "torch.utils._ambient_state",
         ),
-        ("dynamo/regions/test_keys", "dynamo/regions/outline/test_lazy_bits", "fx/test_dtensor_facts"),
+        (
+            "dynamo/regions/test_keys",
+            "dynamo/regions/outline/test_lazy_bits",
+            "fx/test_dtensor_facts",
+            "fx/test_operator_facts",
+        ),
     ),
     System(
         "Trace bodies with wrap semantics",
@@ -243,17 +248,19 @@ SYSTEMS = (
         "Calls with missing gradients, autocast and DTensors",
         "A result without a gradient leaves what leads to it out of the backward, as in the flat program. A body runs "
         "under the autocast of its calls. A call that takes DTensors is one on local tensors below autograd, which "
-        "records it on DTensors.",
+        "records it on DTensors. A body that writes to operands may write by operators composed of others.",
         (
             "torch._higher_order_ops.missing_gradients",
             "torch._higher_order_ops.region_autocast",
             "torch._higher_order_ops.region_dtensors",
+            "torch._higher_order_ops.region_writes",
         ),
         (
             "dynamo/regions/trace/test_dtensors",
             "higher_order_ops/test_missing_gradients",
             "higher_order_ops/test_region_autocast",
             "higher_order_ops/test_region_dtensors",
+            "higher_order_ops/test_region_writes",
         ),
     ),
     System(

@@ -199,6 +199,29 @@ PROGRAMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
             ("    with annotate({'stage': 1}):\n        y", "    y"),
         ],
     ),
+    "a write whose flag is given by position": (
+        "def f(x, w):\n    h = x.sin()\n    r = F.rrelu(h, 0.1, 0.3, False, True)\n    a = h * 2\n    return a @ w",
+        [
+            ("    r = F.rrelu(h, 0.1, 0.3, False, True)\n", ""),
+            ("False, True", "False, False"),
+            (
+                "r = F.rrelu(h, 0.1, 0.3, False, True)\n    a = h * 2",
+                "a = h * 2\n    r = F.rrelu(h, 0.1, 0.3, False, True)",
+            ),
+        ],
+    ),
+    "a norm that is bounded": (
+        "def f(x, w):\n    i, t = torch.tensor([1, 2]), x.detach() * 3\n    F.embedding_bag(i, t, i - 1, 1.0)\n    return t @ w",
+        [
+            ("    F.embedding_bag(i, t, i - 1, 1.0)\n", ""),
+            ("i - 1, 1.0", "i - 1, None"),
+            ("F.embedding_bag(i, t, i - 1, 1.0)\n    return t @ w", "t = t @ w\n    return t"),
+        ],
+    ),
+    "places of a pooling": (
+        "def f(x, w):\n    p = F.fractional_max_pool2d(x.view(1, 4, 8), 2, (2, 2))\n    return torch.rand(4) @ x @ w",
+        [("    p = F.fractional_max_pool2d(x.view(1, 4, 8), 2, (2, 2))\n", "")],
+    ),
     "region": (
         "@torch.compiler.nested_compile_region\ndef g(x, w):\n    return (x @ w).sin() + x * 2\n"
         "def f(x, w):\n    return g(g(g(x, w), w), w)",

@@ -10,7 +10,9 @@ from __future__ import annotations
 import builtins
 import enum
 import functools
+import inspect
 import operator
+import sys
 import types
 from typing import Any
 
@@ -44,19 +46,8 @@ _COMPOSITE_METHODS = frozenset(
 # Tensor methods with an operator of the same name, which act on the autograd graph or on the storage, not on values.
 _OPAQUE_METHODS = frozenset(
     [
-        "backward",
-        "data",
-        "detach_",
-        "record_stream",
-        "rename_",
-        "requires_grad_",
-        "resize_",
-        "resize_as_",
-        "retain_grad",
-        "set_",
-        "set_data",
-        "share_memory_",
-        "sparse_resize_",
+        *("backward", "data", "detach_", "record_stream", "rename_", "requires_grad_", "resize_", "resize_as_"),
+        *("retain_grad", "set_", "set_data", "share_memory_", "sparse_resize_"),
     ]
 )
 # Compositions in torch.nn.functional and torch.functional that draw random numbers, although no operator of the same
@@ -70,8 +61,8 @@ _RANDOM_COMPOSITIONS = frozenset(
         "multi_head_attention_forward",
         "pca_lowrank",
         "svd_lowrank",
-        "fractional_max_pool2d_with_indices",
-        "fractional_max_pool3d_with_indices",
+        *("fractional_max_pool2d", "fractional_max_pool2d_with_indices"),
+        *("fractional_max_pool3d", "fractional_max_pool3d_with_indices"),
     ]
 )
 # (position, keyword) of the drop probability and of the training flag; None if the operator has no such argument.
@@ -110,7 +101,8 @@ _HIDDEN_WRITES: dict[Any, tuple[tuple[tuple[int, str], ...], tuple[int, str, Any
     F.instance_norm: (((1, "running_mean"), (2, "running_var")), (5, "use_input_stats", True)),
     torch.instance_norm: (((3, "running_mean"), (4, "running_var")), (5, "use_input_stats", True)),
     F.embedding: (((1, "weight"),), (3, "max_norm", None)),
-    F.embedding_bag: (((1, "weight"),), (4, "max_norm", None)),
+    # F.embedding_bag takes its first two arguments in either order.
+    F.embedding_bag: (((0, "input"), (1, "weight")), (3, "max_norm", None)),
 }
 # Similar operators, by name; rare enough to count as writing to all of their operands.
 _HIDDEN_WRITERS = frozenset(
@@ -282,6 +274,13 @@ def draws_random_numbers(node: Node) -> bool:
     )
 
 
+@functools.cache
+def inplace_position(target: Any) -> int:
+    """Position of the parameter ``inplace`` of a function written in Python; beyond all arguments if it has none."""
+    parameters = list(inspect.signature(target).parameters) if isinstance(target, types.FunctionType) else []
+    return parameters.index("inplace") if "inplace" in parameters else sys.maxsize
+
+
 def takes_gradients(node: Node) -> bool:
     """Whether a node differentiates the part of the graph that leads to its operands."""
     return operator_class(node) is OperatorClass.OPAQUE and target_name(node) in _GRADIENT_TAKERS
@@ -312,7 +311,7 @@ def written_operands(node: Node) -> list[Node]:
     written: list[Node] = []
     if in_place:
         torch.fx.map_arg(node.args[:1], written.append)
-    if node.kwargs.get("inplace") is True:
+    if _argument(node, (inplace_position(node.target), "inplace"), False) not in (False, None):
         written += node.all_input_nodes[:1]
     if "out" in node.kwargs:
         torch.fx.map_arg(node.kwargs["out"], written.append)

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -330,31 +329,26 @@ class _Freedom(enum.Enum):
 
 
 @functools.cache
-def _freedom(op: str, target: Any) -> tuple[_Freedom, int | None]:
-    """Freedom of a target's calls, and the position of its parameter ``inplace``, if any."""
+def _freedom(op: str, target: Any) -> _Freedom:
+    """Freedom of a target's calls in which no argument is called ``inplace``."""
     if target is getattr:
-        return _Freedom.ASK, None
+        return _Freedom.ASK
     probe = torch.fx.Graph().create_node(op, target, ())
     if operator_facts.operator_class(probe) is not operator_facts.OperatorClass.PURE:
-        return _Freedom.FIXED, None
+        return _Freedom.FIXED
     name = operator_facts.target_name(probe)
     if name.removesuffix("_") in operator_facts._DROPOUT_ARGUMENTS or target in operator_facts._HIDDEN_WRITES:
-        return _Freedom.ASK, None
+        return _Freedom.ASK
     overloads = operator_facts.aten_overloads(name)
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         overloads = tuple(operator_facts._overloads(target))
         if any(o._schema.is_mutable for o in overloads if o._overloadname != "out" or len(overloads) == 1):
-            return _Freedom.FIXED, None
+            return _Freedom.FIXED
     writes = (name.endswith("_") and not name.startswith("__")) or name in _WRITING_NAMES
     writes |= name in operator_facts._HIDDEN_WRITERS or any(not o._schema.returns for o in overloads)
     brackets = target in operator_facts._BRACKETS or target in operator_facts._VMAP_OPERATORS
-    if writes or brackets or operator_facts.draws_random_numbers(probe):
-        return _Freedom.FIXED, None
-    position = None
-    if isinstance(target, types.FunctionType):
-        parameters = list(inspect.signature(target).parameters)
-        position = parameters.index("inplace") if "inplace" in parameters else None
-    return _Freedom.FREE, position
+    fixed = writes or brackets or operator_facts.draws_random_numbers(probe)
+    return _Freedom.FIXED if fixed else _Freedom.FREE
 
 
 _WRITING_NAMES = frozenset(
@@ -367,9 +361,9 @@ def _is_free(node: Node) -> bool:
     """Whether a node does nothing but compute its result, so that it may be moved between two fixed nodes."""
     if node.kwargs and not node.kwargs.keys().isdisjoint(_WRITING_KEYWORDS):
         return False
-    freedom, inplace = _freedom(node.op, node.target)
-    if inplace is not None and len(node.args) > inplace:
+    if len(node.args) > operator_facts.inplace_position(node.target):
         return False
+    freedom = _freedom(node.op, node.target)
     if freedom is not _Freedom.ASK:
         return freedom is _Freedom.FREE
     pure = operator_facts.operator_class(node) is operator_facts.OperatorClass.PURE
