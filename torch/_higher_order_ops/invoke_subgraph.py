@@ -147,6 +147,7 @@ def _backward(ctx: Any, *grad_outs: Any) -> Any:
 def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
     from torch._higher_order_ops.region_autocast import autocast_of, casting_parts
     from torch._higher_order_ops.region_metadata import body_of, known_results
+    from torch._higher_order_ops.region_writes import composing_writes
 
     # This skips the mode's lookup, which hashes the metadata of all operands and makes results one by one. A mode that
     # propagates real tensors computes what the call returns.
@@ -154,7 +155,7 @@ def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) ->
     if known is not None:
         return known
     body = body_of(subgraph)
-    with autocast_of(body), casting_parts(body):
+    with autocast_of(body), casting_parts(body), composing_writes(subgraph):
         taken = (subgraph, identifier, *operands)
         return mode.__torch_dispatch__(torch.ops.higher_order.invoke_subgraph, [], taken, {})
 
@@ -163,11 +164,12 @@ def _record(proxy_mode: Any, subgraph: Any, identifier: str | None, *operands: A
     from torch._higher_order_ops.region_autocast import casting_parts
     from torch._higher_order_ops.region_metadata import body_of
     from torch._higher_order_ops.region_tracing import record_call
+    from torch._higher_order_ops.region_writes import composing_writes
 
     results = record_call(proxy_mode, subgraph, identifier, operands, _current_invoke_subgraph_call_id())
     if results is not None:
         return results
-    with casting_parts(body_of(subgraph)):
+    with casting_parts(body_of(subgraph)), composing_writes(subgraph):
         return _trace(proxy_mode, subgraph, identifier, *operands)
 
 
