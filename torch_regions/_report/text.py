@@ -91,7 +91,7 @@ def estimated(compiled: dict[str, Any]) -> str:
     """What a compile without regions would take longer, by estimate; empty where that is next to nothing."""
     trace, backend = compiled["trace_saved"], compiled["backend_saved"]
     said = [f"Dynamo's trace about {trace:.2f} s"] if trace >= 0.005 else []
-    said += [f"the backend, if its time goes by operators, {backend:.2f} s"] if backend >= 0.005 else []
+    said += [f"the backend up to about {backend:.2f} s"] if backend >= 0.005 else []
     return f"; without regions, by estimate, {' and '.join(said)} longer" if said else ""
 
 
