@@ -45,9 +45,10 @@ docs: .venv-docs/.ready
 test: $(READY)
 	$(BIN)/python -m torch_regions verify
 	-$(BIN)/python tools/redis_server.py  # without it, the test of the remote cache is skipped and says so
-	$(PYTEST) test
+	$(PYTEST) --each-value test
 
-# All cases: of products of architectures and modes, `make test` runs those that differ most.
+# All cases: `make test` runs each value of each parameter of a test, not their product, and of architectures and modes
+# those that differ most.
 test-full: $(READY)
 	REGIONS_ALL_MODELS=1 REGIONS_FULL=1 $(PYTEST) test
 

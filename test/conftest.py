@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from testing import vectors
+from testing import cases, vectors
 
 
 @pytest.fixture
@@ -15,6 +15,18 @@ def with_regions():
 
     with compiling(True):
         yield
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--each-value", action="store_true", help="of a test's cases, run enough to have each value of each parameter"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("each_value") and not cases.EVERY:
+        items[:], others = cases.with_each_value(items)
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_configure(config):
