@@ -22,7 +22,7 @@ def injected(*options: str) -> str:
     return result.out
 
 
-@pytest.mark.parametrize("choice, count", [("layers/eager", 24), ("marks/eager", 16)])
+@pytest.mark.parametrize("choice, count", [("layers/eager", 14), ("marks/eager", 8)])
 def test_a_sample_of_injections(choice, count):
     assert f"{count} injections" in injected("--programs", choice, "--count", str(count), "--seed", "1")
 
