@@ -10,7 +10,7 @@ import torch_regions
 
 
 DOCS = REPO / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "figures")  # tables are not in the site
 ROOT = [page for page in REPO.glob("*.md") if page.name != "README.md"]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PRODUCT = [*(REPO / "torch").rglob("*.py"), *(REPO / "torch_regions").rglob("*.py")]
