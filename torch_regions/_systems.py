@@ -253,14 +253,14 @@ SYSTEMS = (
             "torch._higher_order_ops.missing_gradients",
             "torch._higher_order_ops.region_autocast",
             "torch._higher_order_ops.region_dtensors",
-            "torch._higher_order_ops.region_writes",
+            "torch._higher_order_ops.composed_writes",
         ),
         (
             "dynamo/regions/trace/test_dtensors",
             "higher_order_ops/test_missing_gradients",
             "higher_order_ops/test_region_autocast",
             "higher_order_ops/test_region_dtensors",
-            "higher_order_ops/test_region_writes",
+            "higher_order_ops/test_composed_writes",
         ),
     ),
     System(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from testing.cache_keys import keys_of, keys_of_text
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd import canonical_graph
 from torch._inductor import config as inductor_config
 
 
@@ -244,6 +245,14 @@ def unedited(name: str) -> list[str]:
         assert not any(" " in key for key in keys), keys
         _known[name] = keys
     return _known[name]
+
+
+def test_the_signature_of_a_function_of_the_programs_is_not_read():
+    def mine(x):
+        return x
+
+    mine.__signature__ = "inspect would raise"
+    assert not canonical_graph._is_free(torch.fx.Graph().call_function(mine, ()))
 
 
 @pytest.mark.parametrize("name,k", CASES, ids=[f"{n}-{k}" for n, k in CASES])

@@ -22,6 +22,20 @@ def some(cases, by_default):
     return [pytest.param(*case, marks=() if case in wanted else ALL) for case in together]
 
 
+def function_of(item):
+    """The test function of a case, as a key."""
+    return item.location[0], item.originalname
+
+
+def by_function(items):
+    """Test function -> its cases, but for those that are skipped outright."""
+    cases = collections.defaultdict(list)
+    for item in items:
+        if not any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif")):
+            cases[function_of(item)].append(item)
+    return cases
+
+
 def _factors(item):
     """What a case takes of each list of parameters: the list's names, and the values by type, or without a hash by id."""
     for mark in item.iter_markers("parametrize"):
@@ -37,12 +51,8 @@ def with_each_value(items):
     order in which cases are tried is that of a checksum of their names: it is the same in each process, and a new case
     does not change which of the others run.
     """
-    of_function = collections.defaultdict(list)
-    for item in items:
-        if hasattr(item, "callspec") and not any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif")):
-            of_function[item.location[0], item.originalname].append(item)
     others = set()
-    for cases in of_function.values():
+    for cases in by_function(items).values():
         met = set()
         for item in sorted(cases, key=lambda each: zlib.crc32(each.nodeid.encode())):
             values = set(_factors(item))

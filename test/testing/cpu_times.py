@@ -10,16 +10,13 @@ import collections
 import os
 
 import pytest
+from testing.cases import by_function, function_of
 
 
 _CASES = int(os.environ.get("CASES", "0"))
 _spent: collections.defaultdict[str, float] = collections.defaultdict(float)
 # Test function -> how many cases one that runs stands for
 _weight: dict[tuple[str, str], float] = {}
-
-
-def _function(item):
-    return item.location[0], item.originalname
 
 
 def _now():
@@ -31,10 +28,7 @@ def _now():
 def pytest_collection_modifyitems(items):
     if not _CASES:
         return
-    cases = collections.defaultdict(list)
-    for item in items:
-        if not any(mark.args and mark.args[0] is True for mark in item.iter_markers("skipif")):
-            cases[_function(item)].append(item)
+    cases = by_function(items)
     kept = {id(item) for each in cases.values() for item in each[:_CASES]}
     _weight.update({function: len(each) / min(len(each), _CASES) for function, each in cases.items()})
     items[:] = [item for item in items if id(item) in kept]
@@ -44,7 +38,7 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_protocol(item):
     before = _now()
     yield
-    _spent[item.location[0]] += (_now() - before) * _weight.get(_function(item), 1.0)
+    _spent[item.location[0]] += (_now() - before) * _weight.get(function_of(item), 1.0)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -145,9 +145,9 @@ def _backward(ctx: Any, *grad_outs: Any) -> Any:
 
 
 def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+    from torch._higher_order_ops.composed_writes import composing_writes
     from torch._higher_order_ops.region_autocast import autocast_of, casting_parts
     from torch._higher_order_ops.region_metadata import body_of, known_results
-    from torch._higher_order_ops.region_writes import composing_writes
 
     # This skips the mode's lookup, which hashes the metadata of all operands and makes results one by one. A mode that
     # propagates real tensors computes what the call returns.
@@ -161,10 +161,10 @@ def _answer(mode: Any, subgraph: Any, identifier: str | None, *operands: Any) ->
 
 
 def _record(proxy_mode: Any, subgraph: Any, identifier: str | None, *operands: Any) -> Any:
+    from torch._higher_order_ops.composed_writes import composing_writes
     from torch._higher_order_ops.region_autocast import casting_parts
     from torch._higher_order_ops.region_metadata import body_of
     from torch._higher_order_ops.region_tracing import record_call
-    from torch._higher_order_ops.region_writes import composing_writes
 
     results = record_call(proxy_mode, subgraph, identifier, operands, _current_invoke_subgraph_call_id())
     if results is not None:

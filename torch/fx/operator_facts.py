@@ -170,7 +170,11 @@ def _overloads(target: OpOverload | OpOverloadPacket) -> list[OpOverload]:
 
 def target_name(node: Node) -> str:
     """Name of the operator that a node calls, without namespace and overload."""
-    target = node.target
+    return operator_name(node.target)
+
+
+def operator_name(target: Any) -> str:
+    """Name of an operator that a node or the program may call, without namespace and overload."""
     if isinstance(target, str):
         return target.rpartition(".")[2]
     if isinstance(target, OpOverload):

@@ -361,11 +361,12 @@ def _is_free(node: Node) -> bool:
     """Whether a node does nothing but compute its result, so that it may be moved between two fixed nodes."""
     if node.kwargs and not node.kwargs.keys().isdisjoint(_WRITING_KEYWORDS):
         return False
-    if len(node.args) > operator_facts.inplace_position(node.target):
-        return False
     freedom = _freedom(node.op, node.target)
-    if freedom is not _Freedom.ASK:
-        return freedom is _Freedom.FREE
+    # A function of the program's is fixed, and its signature is not read.
+    if freedom is _Freedom.FIXED or len(node.args) > operator_facts.inplace_position(node.target):
+        return False
+    if freedom is _Freedom.FREE:
+        return True
     pure = operator_facts.operator_class(node) is operator_facts.OperatorClass.PURE
     return pure and not operator_facts.draws_random_numbers(node) and not operator_facts.written_operands(node)
 

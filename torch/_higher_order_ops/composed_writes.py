@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.auto_functionalize import FunctionalCallableWithEpilogue
-from torch._ops import OpOverload
-from torch.fx.operator_facts import aten_overloads, inplace_position
+from torch.fx.operator_facts import aten_overloads, inplace_position, operator_name
 from torch.overrides import TorchFunctionMode
 
 
@@ -34,7 +33,7 @@ class _TakesWritesApart(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types_: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        name = _name(func)
+        name = operator_name(func)
         if isinstance(func, types.FunctionType):
             return _out_of_place(func, name, args, kwargs)
         if not _is_composition(name):
@@ -46,20 +45,16 @@ class _TakesWritesApart(TorchFunctionMode):
 
 def _out_of_place(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a function written in Python; one that would call a composition writes its result by a copy instead."""
+    if not _is_composition(f"{name}_"):
+        return func(*args, **kwargs)
     position = inplace_position(func)
     in_place = args[position] if len(args) > position else kwargs.get("inplace", False)
-    if not in_place or not _is_composition(f"{name}_"):
+    if not in_place:
         return func(*args, **kwargs)
     if len(args) > position:
         args = (*args[:position], False, *args[position + 1 :])
     written = args[0] if args else kwargs["input"]
     return written.copy_(func(*args, **{k: v for k, v in kwargs.items() if k != "inplace"}))
-
-
-def _name(func: Any) -> str:
-    if isinstance(func, OpOverload):
-        return func._schema.name.rpartition("::")[2]
-    return getattr(func, "__name__", "")
 
 
 @functools.cache
@@ -71,6 +66,6 @@ def _is_composition(name: str) -> bool:
         and torch._C._dispatch_has_kernel(overload.name())  # some overloads exist for TorchScript only
         and overload.has_kernel_for_dispatch_key(composed)
         and not overload.has_kernel_for_dispatch_key(functionalized)
+        and not overload._schema.arguments[-1].is_out
         for overload in aten_overloads(name)
-        if overload._schema.name.rpartition("::")[2] == name and not overload._schema.arguments[-1].is_out
     )
