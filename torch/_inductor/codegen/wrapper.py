@@ -13,6 +13,7 @@ from torch._inductor.codegen.wrapper import FreeIfNotReusedLine, FreeLine
 from torch._inductor.ir import DonatedBuffer
 from torch._inductor.regions.donation import give_away
 from torch._inductor.regions.early_kernels import compile_early
+from torch._inductor.regions.kernel_units import flush
 from torch._inductor.virtualized import V
 
 from torch_regions.overlay import replaces, stock
@@ -52,6 +53,8 @@ def _is_donated_to_body(name: str) -> bool:
 def codegen_invoke_subgraph(self: Any, invoke_subgraph: Any) -> None:
     give_away(invoke_subgraph)
     stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_invoke_subgraph")(self, invoke_subgraph)
+    # The body's kernels are known, and most of the program is still to be written.
+    flush()
 
 
 @replaces("PythonWrapperCodegen.codegen_free")

@@ -18,8 +18,9 @@ import logging
 from typing import Any
 
 from torch._inductor import ir
-from torch._inductor.async_compile import AsyncCompile, get_compile_threads
+from torch._inductor.async_compile import get_compile_threads
 from torch._inductor.codecache import CppPythonBindingsCodeCache
+from torch._inductor.regions.kernel_units import submit
 from torch._inductor.virtualized import V
 
 
@@ -34,7 +35,7 @@ def compile_early(name: str, definition: str) -> None:
         return
     try:
         types, source = _arguments(definition)
-        CppPythonBindingsCodeCache.load_pybinding_async(types, source, submit_fn=AsyncCompile.submit)
+        CppPythonBindingsCodeCache.load_pybinding_async(types, source, submit_fn=submit)
     except Exception as error:
         # The program also compiles the kernel, and reports the error then.
         log.info("%s is not compiled early: %s", name, error)
