@@ -302,6 +302,17 @@ SYSTEMS = (
         ("inductor/regions/test_cache",),
     ),
     System(
+        "Compile the kernels of a CPU early and together",
+        "Nearly all of the time in which the C++ compiler makes a kernel's library is the headers and the linker, and it "
+        "begins when all of the program is written. Kernels that are known share a run of the compiler.",
+        (
+            "torch._inductor.cpu_vec_isa",
+            "torch._inductor.regions.early_kernels",
+            "torch._inductor.regions.kernel_units",
+        ),
+        ("inductor/regions/test_early_kernels", "inductor/regions/test_kernel_units", "inductor/test_cpu_vec_isa"),
+    ),
+    System(
         "Pay for a call of a region by its boundary",
         "A body is lowered once, its memory is planned once, and a call costs work in proportion to its operands "
         "and results.",
