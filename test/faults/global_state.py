@@ -64,12 +64,6 @@ class GlobalState:
         found = [k for k in before.keys() | now.keys() if before.get(k, missing) != now.get(k, missing)]
         return sorted(key for key in [*found, *self.names.differing()] if key not in self.moving)
 
-    def after_fork(self) -> None:
-        """A child has other descriptors, one thread, and Python seeds its random numbers anew."""
-        own = ("threads", "threads.native", "descriptors", "children", "streams", "random")
-        now = self._now()
-        self.values.update({key: now[key] for key in own})
-
 
 def _collector() -> Iterator[tuple[str, Any]]:
     yield "collector.enabled", gc.isenabled()

@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import functools
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -92,7 +94,31 @@ def trial(choice: str, regions: bool) -> Trial:
     return Trial(twice, expected, of_interest, empty)
 
 
-def in_children(plan: list[Any], attempt: Callable[[Any], Found], begin: Callable[[], None]) -> Iterator[Found]:
+# This process runs no program: a CUDA build of torch runs no backward in a fork of a process that has run one.
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns in a process of its own."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with os.fdopen(write, "wb") as stream:
+                pickle.dump(work(), stream)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(3)
+    os.close(write)
+    with os.fdopen(read, "rb") as stream:
+        answer = stream.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        raise RuntimeError(f"the process that plans ended with {status}")
+    return pickle.loads(answer)
+
+
+def in_children(plan: list[Any], make: Callable[[], Trial], attempt: Callable[[Trial, Any], Found]) -> Iterator[Found]:
     """What ``attempt`` finds for each of ``plan``. A process in which something was wrong is not used again."""
     done = 0
     while done < len(plan):
@@ -100,7 +126,7 @@ def in_children(plan: list[Any], attempt: Callable[[Any], Found], begin: Callabl
         child = os.fork()
         if child == 0:
             os.close(read)
-            _child(plan[done:], attempt, begin, os.fdopen(write, "w"))
+            _child(plan[done:], make, attempt, os.fdopen(write, "w"))
         os.close(write)
         with os.fdopen(read) as stream:
             for line in stream:
@@ -112,14 +138,14 @@ def in_children(plan: list[Any], attempt: Callable[[Any], Found], begin: Callabl
             done += 1
 
 
-def _child(plan: list[Any], attempt: Callable[[Any], Found], begin: Callable[[], None], stream: Any) -> None:
+def _child(plan: list[Any], make: Callable[[], Trial], attempt: Callable[[Trial, Any], Found], stream: Any) -> None:
     messages = os.fdopen(os.dup(2), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what the compiler logs
     try:
-        begin()
+        tried = make()
         for each in plan:
             signal.alarm(SECONDS_FOR_ONE)
-            found = attempt(each)
+            found = attempt(tried, each)
             stream.write(json.dumps(dataclasses.asdict(found)) + "\n")
             stream.flush()
             if found.left or found.fault:
@@ -131,9 +157,11 @@ def _child(plan: list[Any], attempt: Callable[[Any], Found], begin: Callable[[],
         os._exit(3)
 
 
-def planned(tried: Trial, count: int, generator: random.Random, files: list[str]) -> list[tuple[Event, str]]:
+def planned(
+    make: Callable[[], Trial], count: int, generator: random.Random, files: list[str]
+) -> list[tuple[Event, str]]:
     """The injections: ``count`` of those at events in ``files``, or in all files if there are none."""
-    events = [event for event in moments(tried.events()) if not files or os.path.basename(event.file) in files]
+    events = [event for event in moments(make().events()) if not files or os.path.basename(event.file) in files]
     every = [(event, kind) for event in events for kind in KINDS]
     return every if count >= len(every) else generator.sample(every, count)
 
@@ -152,15 +180,15 @@ def main() -> int:
     whole = sum(SHARES[choice] for choice in options.programs)
     tempfile.tempdir = tempfile.mkdtemp(prefix="torch-faults-")
     for choice in options.programs:
-        tried = trial(choice, not options.stock)
+        make = functools.partial(trial, choice, not options.stock)
         number, generator = options.count * SHARES[choice] // whole, random.Random(options.seed)
         if options.timer:
-            limit = tried.seconds()
-            results = in_children([generator.uniform(0, limit) for _ in range(number)], tried.interrupt, tried.begin)
+            limit = in_child(lambda make=make: make().seconds())
+            results = in_children([generator.uniform(0, limit) for _ in range(number)], make, Trial.interrupt)
         else:
-            plan = planned(tried, number, generator, options.files)
+            plan = in_child(functools.partial(planned, make, number, generator, options.files))
             print(f"{choice}: {len({e for e, _ in plan})} events, {len(plan)} injections", flush=True)
-            results = in_children(plan, lambda each, tried=tried: tried.inject(*each), tried.begin)
+            results = in_children(plan, make, lambda tried, each: tried.inject(*each))
 
         for one in results:
             found.append((choice, one))

@@ -175,10 +175,6 @@ class Trial:
         self.before_each()
         assert same(self.program(), self.expected)
 
-    def begin(self) -> None:
-        """To be called in each process that is forked to try."""
-        self.before.after_fork()
-
     def events(self) -> list[tuple[tuple[str, str, int], int]]:
         fresh()
         self.before_each()
