@@ -45,16 +45,17 @@ docs: .venv-docs/.ready
 test: $(READY)
 	$(BIN)/python -m torch_regions verify
 	-$(BIN)/python tools/redis_server.py  # without it, the test of the remote cache is skipped and says so
-	$(PYTEST) --each-value test
+	$(PYTEST) --sampled test
 
-# All cases: `make test` runs each value of each parameter of a test, not their product, and of architectures and modes
-# those that differ most.
+# All cases: `make test` runs each value of each parameter of a test, not their product, fewer of tests that take long, and
+# of architectures and modes those that differ most.
 test-full: $(READY)
 	REGIONS_ALL_MODELS=1 REGIONS_FULL=1 $(PYTEST) test
 
-# CPU seconds of each file of TESTS, in one process. CASES=1 runs one case of each test function and reckons with it.
+# CPU seconds of each file of TESTS, in one process. CASES=1 runs one case of each test function and reckons with it. COSTS=1
+# writes what `make test` chooses the cases of slow tests by.
 test-times: $(READY)
-	CASES=$(or $(CASES),0) PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:xdist -p testing.cpu_times $(or $(TESTS),test)
+	CASES=$(or $(CASES),0) COSTS=$(or $(COSTS),0) PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:xdist -p testing.cpu_times $(or $(TESTS),test)
 
 # What each row of cost and speed saves of a compile and of a trace: more than an hour on a machine that is not shared.
 row-worth: $(READY)

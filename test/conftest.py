@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import pytest
@@ -18,18 +19,19 @@ def with_regions():
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--each-value", action="store_true", help="of a test's cases, run enough to have each value of each parameter"
-    )
+    parser.addoption("--sampled", action="store_true", help="run the cases that testing/cases.py chooses")
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("each_value") and not cases.EVERY:
-        items[:], others = cases.with_each_value(items)
+    if config.getoption("sampled") and not cases.EVERY:
+        items[:], others = cases.sampled(items)
         config.hook.pytest_deselected(items=others)
 
 
 def pytest_configure(config):
+    # What torch and its compilers have made lives as long as the process, and each full collection goes through it: 16 of
+    # 188 CPU seconds of some tests of Dynamo's with Python's own thresholds, 3 with these.
+    gc.set_threshold(20_000, 10, 10)
     if config.getoption("numprocesses", None):  # in the process that starts the others
         from testing import kernels  # which imports Inductor: the other processes do so when a test needs it
 

@@ -303,8 +303,8 @@ SYSTEMS = (
     ),
     System(
         "Compile the kernels of a CPU early and together",
-        "Nearly all of the time in which the C++ compiler makes a kernel's library is the headers and the linker, and it "
-        "begins when all of the program is written. Kernels that are known share a run of the compiler.",
+        "Nearly all of the time in which the C++ compiler makes a kernel's library is the headers and the linker, and "
+        "it begins when all of the program is written. Kernels that are known share a run of the compiler.",
         (
             "torch._inductor.cpu_vec_isa",
             "torch._inductor.regions.early_kernels",

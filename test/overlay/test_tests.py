@@ -1,9 +1,11 @@
 """Where tests stand and what they import, and that each Note has tests: see test/README.md."""
 
 import ast
+import json
 import re
 
 import pytest
+from testing import cases
 from testing.overlay_tools import REPO
 
 
@@ -33,6 +35,17 @@ def _imported(file):
 def test_no_test_imports_another():
     names = {f.stem for f in FILES if f.name.startswith("test_")}
     assert not [(f.name, name) for f in FILES for name in _imported(f) if name.rpartition(".")[2] in names]
+
+
+def test_each_slow_test_is_there():
+    for name in json.loads(cases.COSTS.read_text()):
+        file, function = name.split("::")
+        assert f"def {function}(" in (REPO / file).read_text(), name
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(None, "abcd"), (1.0, "abcd"), (6.0, "abd"), (9.0, "ad"), (90.0, "ad")])
+def test_slow_tests_run_fewer_cases(seconds, left):
+    assert "".join(cases._within_budget(list("abcd"), seconds)) == left
 
 
 def test_helpers_stand_apart():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import json
 import os
 import zlib
 from collections.abc import Hashable
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,11 @@ import pytest
 EVERY = bool(os.environ.get("REGIONS_ALL_MODELS"))
 # The rest of each test's cases; without it, `make test` runs those that differ most.
 ALL = pytest.mark.skipif(not EVERY, reason="REGIONS_ALL_MODELS is not set")
+
+# CPU seconds. Of a test function whose cases take longer in all, `make test` runs as many as this pays for, and two.
+BUDGET = 20.0
+# Test function that takes longer -> CPU seconds of one of its cases: `make test-times COSTS=1` writes this file.
+COSTS = Path(__file__).with_name("costs.json")
 
 
 def some(cases, by_default):
@@ -44,19 +51,39 @@ def _factors(item):
         yield names, tuple((type(v), v if isinstance(v, Hashable) else id(v)) for v in values)
 
 
-def with_each_value(items):
-    """Of each test function's cases, enough that each value of each list of parameters occurs: (those, the others).
+def name_of(function):
+    """The name of a test function in ``COSTS``."""
+    return "::".join(function)
 
-    A test of programs and backends runs each program and each backend, and not each program with each backend.  The
-    order in which cases are tried is that of a checksum of their names: it is the same in each process, and a new case
-    does not change which of the others run.
+
+def _with_each_value(cases):
+    """Enough of ``cases`` that each value of each list of parameters occurs."""
+    met, kept = set(), []
+    for item in sorted(cases, key=lambda each: ("inductor" in each.nodeid, zlib.crc32(each.nodeid.encode()))):
+        values = set(_factors(item))
+        if not values or not values <= met:
+            kept.append(item)
+        met |= values
+    return kept
+
+
+def _within_budget(cases, seconds):
+    """As many of ``cases`` as ``BUDGET`` pays for, two at least; the last one, which may be Inductor's, among them."""
+    most = max(2, int(BUDGET / seconds)) if seconds else len(cases)
+    return cases if len(cases) <= most else [*cases[: most - 1], cases[-1]]
+
+
+def sampled(items):
+    """What `make test` runs of ``items``, and the others.
+
+    Of each test function's cases, enough that each value of each list of parameters occurs: a test of programs and
+    backends runs each program and each backend, and not each program with each backend.  Fewer if they take longer than
+    ``BUDGET``.  Cases that the C++ compiler takes part in are tried last.  Among the others, the order is that of a
+    checksum of their names: it is the same in each process, and a new case does not change which of the others run.
     """
+    costs = json.loads(COSTS.read_text())
     others = set()
-    for cases in by_function(items).values():
-        met = set()
-        for item in sorted(cases, key=lambda each: zlib.crc32(each.nodeid.encode())):
-            values = set(_factors(item))
-            if values and values <= met:
-                others.add(item)
-            met |= values
+    for function, cases in by_function(items).items():
+        kept = _within_budget(_with_each_value(cases), costs.get(name_of(function)))
+        others |= set(cases) - set(kept)
     return [item for item in items if item not in others], list(others)
