@@ -46,7 +46,7 @@ extern "C"  void  kernel(const float* in_ptr0,
 
 
 TYPES = ["const float*", "float*"]
-OPERATORS = {"tmp0 + 1": 4.0, "tmp0 * 2": 6.0, "-tmp0": -3.0, "std::sqrt(tmp0 + 1)": 2.0, "tmp0 * tmp0": 9.0}
+OPERATORS = {"tmp0 + 1": 4.0, "std::sqrt(tmp0 + 1)": 2.0, "tmp0 * tmp0": 9.0}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,7 +159,7 @@ def test_functions_with_one_name_in_c_are_compiled_apart(built):
 
 
 def test_a_kernel_with_macros_is_compiled_alone(built):
-    for directive in ("#undef PY_SSIZE_T_CLEAN", "#if 1", "  # define A", "#include <map>"):
+    for directive in ("#undef PY_SSIZE_T_CLEAN", "#if 1", "  # define A", "#include <map>", "#pragma GCC optimize"):
         assert kernel_units._includes_of(source("tmp0", f"int x;\n{directive}")) is None
     define = "int x;\n#define tmp9 {}".format
     sources = [source(operator, define(n)) for n, operator in enumerate(("tmp0 + tmp9", "tmp0 * 2 + tmp9"))]

@@ -50,6 +50,8 @@ _ENTRY_FUNCTION = "PyInit_kernel"
 # What the binding to Python includes, after the kernel.
 _BINDING = ("#define PY_SSIZE_T_CLEAN", *(f"#include <{h}>" for h in ("Python.h", "sstream", "cstdlib", "cerrno")))
 _HARMLESS = frozenset((*_BINDING, "#ifdef Py_GIL_DISABLED", "#endif"))
+# These say how the next loop is compiled. Others may hold from there on.
+_OF_A_LOOP = ("#pragma omp ", "#pragma GCC ivdep", "#pragma GCC unroll ", "#pragma unroll ")
 _DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 
 
@@ -142,7 +144,7 @@ def _includes_of(source: str) -> tuple[str, ...] | None:
             break
     for directive in _DIRECTIVE.findall("\n".join(lines)):
         text = directive.strip()
-        if text not in _HARMLESS and not text.startswith("#pragma"):
+        if text not in _HARMLESS and not text.startswith(_OF_A_LOOP):
             return None
     return tuple(includes)
 
