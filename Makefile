@@ -64,7 +64,8 @@ row-worth: $(READY)
 # A few minutes for a release that `make test` is not run for: the manifest, the decisions about each kind of guard,
 # source and value, programs of each kind, and code for CUDA.
 SMOKE := test/overlay/test_releases.py $(addprefix test/dynamo/regions/trace/,test_decisions.py test_expressions.py \
-	test_deferred.py) test/dynamo/variables/test_invoke_subgraph_effects.py test/functorch/test_region_boundary_cost.py \
+	test_deferred.py) test/dynamo/variables/test_invoke_subgraph_effects.py \
+	$(addprefix test/functorch/,test_region_boundary_cost.py test_region_seeds.py) \
 	test/inductor/test_cuda_code.py
 
 smoke: $(READY)

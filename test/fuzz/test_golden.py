@@ -42,7 +42,8 @@ def test_a_find_stays_mended(path, backend):
     for mode in _modes(path):
         checked = check(text, mode, backend)
         if (path.stem, backend) in FLAT_RAISES:
-            assert checked.discarded == "flat raises"
+            # From 2.15.0 on, it gives another state than eager.
+            assert checked.discarded in ("flat raises", "flat has another state")
             continue
         assert checked.discarded is None, f"{mode}: the program shows nothing any more: {checked.discarded}"
         assert checked.failure is None, f"{mode}: {checked.failure}"

@@ -32,6 +32,8 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 # or the node around a call that passes them.
 SEEDS = "region_seeds"
 _OPERATORS = ("call_function", "call_method")
+# Keys of the partitioner's in the ``meta`` of a node that a checkpoint runs again.
+_OF_A_CHECKPOINT = ("recompute", "ac_graph_id")
 # Key in the ``meta`` of each node of a joint body, from before it is partitioned until its passes begin. The passes are
 # given a copy of the graph, with the metadata of its nodes. So an exception at any moment leaves nothing behind.
 _IN_JOINT_BODY = "region_in_joint_body"
@@ -81,6 +83,9 @@ def take_seeds(body: GraphModule) -> None:
         with body.graph.inserting_after(primals[-1]) if primals else body.graph.inserting_before(first):
             operand = body.graph.placeholder(f"{SEEDS}_{len(primals)}")
         operand.meta = {**taker.meta, SEEDS: taker.args[0]}
+        # In a checkpoint, what takes the seeds is run again. An operand is not: it is saved.
+        for tag in _OF_A_CHECKPOINT:
+            operand.meta.pop(tag, None)
         taker.replace_all_uses_with(operand)
         body.graph.erase_node(taker)
         body.recompile()
