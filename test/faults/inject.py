@@ -14,14 +14,15 @@ import collections
 import dataclasses
 import functools
 import json
+import multiprocessing
 import os
-import pickle
 import random
 import shutil
 import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,24 +99,9 @@ def trial(choice: str, regions: bool) -> Trial:
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns in a process of its own."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with os.fdopen(write, "wb") as stream:
-                pickle.dump(work(), stream)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(3)
-    os.close(write)
-    with os.fdopen(read, "rb") as stream:
-        answer = stream.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status:
-        raise RuntimeError(f"the process that plans ended with {status}")
-    return pickle.loads(answer)
+    """What ``work`` returns, or raises, in a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(work).result()
 
 
 def in_children(plan: list[Any], make: Callable[[], Trial], attempt: Callable[[Trial, Any], Found]) -> Iterator[Found]:
@@ -157,6 +143,11 @@ def _child(plan: list[Any], make: Callable[[], Trial], attempt: Callable[[Trial,
         os._exit(3)
 
 
+def seconds_of(make: Callable[[], Trial]) -> float:
+    """Time of the processor that a run takes."""
+    return make().seconds()
+
+
 def planned(
     make: Callable[[], Trial], count: int, generator: random.Random, files: list[str]
 ) -> list[tuple[Event, str]]:
@@ -183,7 +174,7 @@ def main() -> int:
         make = functools.partial(trial, choice, not options.stock)
         number, generator = options.count * SHARES[choice] // whole, random.Random(options.seed)
         if options.timer:
-            limit = in_child(lambda make=make: make().seconds())
+            limit = in_child(functools.partial(seconds_of, make))
             results = in_children([generator.uniform(0, limit) for _ in range(number)], make, Trial.interrupt)
         else:
             plan = in_child(functools.partial(planned, make, number, generator, options.files))
