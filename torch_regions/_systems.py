@@ -159,6 +159,7 @@ SYSTEMS = (
             f"{_TRACE}events",
             f"{_TRACE}read_set",
             f"{_TRACE}state",
+            f"{_TRACE}stored_weights",
             f"{_TRACE}values",
             "torch._dynamo.side_effects",
             "torch._dynamo.variables.script_object",
@@ -166,6 +167,7 @@ SYSTEMS = (
         (
             "dynamo/regions/trace/test_differences",
             "dynamo/regions/trace/test_read_set",
+            "dynamo/regions/trace/test_stored_weights",
         ),
     ),
     System(

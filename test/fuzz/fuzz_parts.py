@@ -281,6 +281,21 @@ BETWEEN: dict[str, str] = {
     "eval": "ls[{j}].training = False",
     "weight": "h = h + ls[{j}].lin.weight.sum()",
     "write_weight": "with torch.no_grad(): ls[{j}].lin.weight.mul_(0.5)",
+    # The frame stores weights in layers, as functional_call does; some it puts back.
+    "stores_weight": "w = ls[{j}].lin._parameters; p = w['weight']; w['weight'] = p * 0.5; h = ls[{j}](h); w['weight'] = p",
+    "stores_weights": (
+        "ws = [l.lin._parameters for l in ls]; ps = [w['weight'] for w in ws]\n"
+        "for w in ws: w['weight'] = w['weight'] * 0.5\n"
+        "h = ls[{j} - 1](ls[{j}](h))\n"
+        "for w, p in zip(ws, ps): w['weight'] = p"
+    ),
+    "stores_anothers": "ls[{j}].lin._parameters['weight'] = ls[{j} - 1].lin._parameters['weight']",
+    "stores_as_another_name": (
+        "w = ls[{j}].lin._parameters; p = w.pop('weight'); h = h @ p; w['weight'] = p; h = ls[{j}](h)"
+    ),
+    "stores_buffer": (
+        "w = ls[{j}]._buffers; b = w['b']; w['b'] = b * 0.5; h = ls[{j} - 1](ls[{j}](h)); w['b'] = b; h = ls[{j}](h)"
+    ),
     "calls_act": "h = ls[{j}].act(h)",
     "bumps": "ls[{j}].bump()",
     "calls_lin": "h = ls[{j}].lin(h)",

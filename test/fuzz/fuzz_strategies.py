@@ -81,6 +81,7 @@ _NEEDS = {
     "buffer_detach": "asks_grad_fn",
     "buffer_grad": "asks_grad",
     "buffer_rebind": "buffer",
+    "stores_buffer": "buffer",
 }
 # The guards on words, switches, None and lengths are those that a reuse states itself: Dynamo makes those on numbers and
 # tensors where it builds the value.

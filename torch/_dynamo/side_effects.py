@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo.regions.trace.events import RECORDERS
+from torch._dynamo.regions.trace.events import RECORDERS, note_change
 
 from torch_regions.overlay import replaces, stock
 
@@ -18,6 +18,7 @@ def _observers(side_effects: Any) -> list[Any]:
 def check_allowed_side_effect(self: Any, item: Any) -> bool:
     for recorder in _observers(self):
         recorder.changed.append(item)
+    note_change(self.output_graph_weakref(), item)
     return stock("torch._dynamo.side_effects:SideEffects.check_allowed_side_effect")(self, item)
 
 

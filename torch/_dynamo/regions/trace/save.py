@@ -39,6 +39,7 @@ from torch._dynamo.regions.trace.read_set import (
 )
 from torch._dynamo.regions.trace.recipe import RecipeWriter
 from torch._dynamo.regions.trace.state import cells_of, reads_data, states_of, tensor_state
+from torch._dynamo.regions.trace.stored_weights import holders
 from torch._dynamo.regions.trace.substitution import Resolver, Roots, bare, resolver, root_of
 from torch._dynamo.regions.trace.values import check_functions, check_kinds, check_steps
 from torch._dynamo.source import LocalCellSource
@@ -72,7 +73,10 @@ def save(
     effects = write_effects(tx, recorder, existing, writer)
     untouched = _untouched(arguments, recorder)
     by_element = recorder.contents.by_element(recorder.deferred.paths, arguments.leaves)
-    _check_pending(tx, recorder, existing, untouched, by_element)
+    stored = holders(arguments.stored)
+    if changed := next((t for t in existing if id(t) in stored), None):
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {name_of(changed)}, which the frame has changed")
+    _check_pending(tx, recorder, existing, untouched, by_element, stored)
     if changed := changed_argument(tx, arguments.leaves, by_element):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     if unbacked := next(filter(reads_data, call.nodes), None):
@@ -144,7 +148,9 @@ def _check_pending(
     existing: list[VariableTracker],
     untouched: set[Source],
     by_element: dict[int, VariableTracker],
+    stored: set[int],
 ) -> None:
+    """Raises CannotReuse if the call read what the frame had changed, but for dicts with ids in ``stored``."""
     made = recorder.made_since()
     if old := next((t for t in recorder.read_pending if id(t) not in made), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
@@ -152,7 +158,7 @@ def _check_pending(
     now = {id(tracker) for tracker in existing if tracker not in recorder.before}
     roots = Roots(untouched)
     captures = (t for t in reachable(recorder.read_objects(), by_element) if not _is_under(t, roots))
-    if old := changed_among(tx, captures, now | by_element.keys()):
+    if old := changed_among(tx, captures, now | by_element.keys() | stored):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
 
 
@@ -193,8 +199,7 @@ def _condition(
     values = _values(sources, resolve)
     unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), hashed, values, behind, resolve)
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])  # not deferred
-    # Behind an argument, another call has objects of its own in the place of the changed ones, found by source.
-    own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)} | by_element.keys()
+    own = _own(changed, behind) | by_element.keys() | holders(arguments.stored)
     captures = [t for t in reachable(read, by_element) if id(t) not in own and not _is_under(t, ends)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
@@ -220,6 +225,11 @@ def _condition(
         guards_on_floats(tx, tensors, nodes, arguments.symbols_before[1]),
         own_symbols(tx, tensors, resolve, arguments.symbols_before, nodes),
     )
+
+
+def _own(changed: list[VariableTracker], behind: ArgumentSources) -> set[int]:
+    """ids of those of ``changed`` in whose place another call has an object of its own, found by its source."""
+    return {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
 
 
 def _made_by_call(tx: InstructionTranslatorBase, recorder: ReadSetRecorder) -> Iterable[Any]:
