@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-import random
 from unittest.mock import patch
 
 import pytest
@@ -13,10 +12,8 @@ import torch
 import torch._inductor.ir as ir
 import torch._inductor.utils as inductor_utils
 from testing.kernels import fresh_graphs
-from torch._inductor import fx_utils, scheduler
+from torch._inductor import fx_utils
 from torch._inductor import graph as graph_module
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-from torch._inductor.constant_folding import ConstantFolder
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -191,14 +188,6 @@ def test_calls_of_an_unchanged_body_are_not_run_again(train):
     assert again and not any(again)
 
 
-def test_numbers_are_written_as_the_printer_writes_them():
-    by_printer = stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_python_sizevar")
-    size = sympy.Symbol("s0", positive=True, integer=True)
-    with ir.V.set_graph_handler(_lowering()):
-        for x in (0, 7, -1, 2**70, *map(sympy.Integer, (0, 1, -3, 12)), size, size * 2 + 1, True):
-            assert PythonWrapperCodegen.codegen_python_sizevar(None, x) == by_printer(None, x)
-
-
 @pytest.mark.row("torch._inductor.fx_utils:get_fake_args_kwargs")
 def test_one_result_of_a_call_is_looked_for_in_no_tree():
     graph = Graph()
@@ -247,39 +236,3 @@ def test_where_a_result_comes_from_is_not_looked_for_in_all_results():
     torch.testing.assert_close(result, model(x))
     assert any(several > 2 for several, _, _ in seen)
     assert all(found == of_one for _, found, of_one in seen)
-
-
-@pytest.mark.parametrize("size", [3, sympy.Symbol("s0", positive=True, integer=True)], ids=str)
-def test_symbols_of_a_layout_are_those_that_stock_finds(size):
-    device, by_stock = torch.device("cpu"), stock("torch._inductor.scheduler:get_layout_symints")
-    for offset in (0, size):
-        for layout in (ir.FixedLayout, ir.FlexibleLayout):
-            given = {"stride": [size, 1], "offset": offset} if layout is ir.FixedLayout else {}
-            buffer = ir.Buffer(name="buf0", layout=layout(device, torch.float32, [4, size], **given))
-            assert scheduler.get_layout_symints(buffer) == by_stock(buffer)
-
-
-def test_strides_of_dimensions_that_do_not_matter_are_matched_as_by_stock():
-    by_stock = stock("torch._inductor.ir:try_match_insignificant_strides")
-    layout = ir.FixedLayout(torch.device("cpu"), torch.float32, [1, 4], [4, 1])
-    with ir.V.set_graph_handler(_lowering()):
-        tensor = ir.TensorBox.create(ir.InputBuffer(name="arg0", layout=layout))
-        assert ir.try_match_insignificant_strides(tensor, [4, 1]) is tensor
-        for strides in ([9, 1], [sympy.Integer(9), 1], [4, 2]):
-            ours, theirs = (match(tensor, strides) for match in (ir.try_match_insignificant_strides, by_stock))
-            assert ours.get_stride() == theirs.get_stride()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_last_readers_of_values_are_those_that_stock_finds(seed):
-    choose = random.Random(seed)
-    graph = Graph()
-    nodes = [graph.placeholder("x")]
-    for _ in range(20):
-        args = tuple(choose.choice(nodes) for _ in range(choose.randint(1, 3)))
-        nodes.append(graph.call_function(operator.add, (args[0], list(args)), {"key": args[-1]}))
-    graph.output(tuple(choose.sample(nodes, 3)))
-    folder = ConstantFolder(GraphModule({}, graph))
-    by_stock = stock("torch._inductor.constant_folding:ConstantFolder.node_to_last_non_output_use")(folder)
-    ours = folder.node_to_last_non_output_use()
-    assert {node: set(last) for node, last in ours.items()} == {node: set(last) for node, last in by_stock.items()}

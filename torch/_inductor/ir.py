@@ -10,7 +10,7 @@ from typing import Any
 
 import sympy
 from torch._inductor.dependencies import ReadWrites
-from torch._inductor.ir import InvokeSubgraph, is_storage_and_layout
+from torch._inductor.ir import InvokeSubgraph
 
 from torch_regions.overlay import replaces, stock
 
@@ -46,15 +46,6 @@ def _stride_expr_ge_or_false(left: Any, right: Any) -> bool:
     one, other = numbers
     # A stride of zero is the least; a multiple of a stride is not less than the stride.
     return other == 0 or (one != 0 and (one >= other or one % other == 0))
-
-
-@replaces
-def try_match_insignificant_strides(tensor: Any, strides: Sequence[Any]) -> Any:
-    if is_storage_and_layout(tensor):
-        wanted, there = _numbers(strides), _numbers(tensor.get_stride())
-        if wanted is not None and wanted == there:
-            return tensor
-    return stock("torch._inductor.ir:try_match_insignificant_strides")(tensor, strides)
 
 
 @replaces

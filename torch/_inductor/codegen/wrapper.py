@@ -1,4 +1,4 @@
-"""Overlay of torch._inductor.codegen.wrapper: calls of a region, early kernels, memory donated to a body, constants.
+"""Overlay of torch._inductor.codegen.wrapper: calls of a region, early kernels, memory donated to a body.
 
 A call does not repeat the checks of its caller. Note [An operand that dies in every call] in regions/donation.py says
 who frees and who reuses memory that a body may overwrite.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
 from torch._inductor.codegen.wrapper import FreeIfNotReusedLine, FreeLine
 from torch._inductor.ir import DonatedBuffer
 from torch._inductor.regions.donation import give_away
@@ -69,13 +68,3 @@ def codegen_free(self: Any, buffer: Any) -> None:
         self.writeline(FreeIfNotReusedLine(self, buffer))
     else:
         stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_free")(self, buffer)
-
-
-@replaces("PythonWrapperCodegen.codegen_python_sizevar")
-def codegen_python_sizevar(self: Any, x: Any, *, simplify: bool = True) -> str:
-    # This runs for all sizes and strides of each input and each buffer, and again for the benchmark of the code.
-    if type(x) is int or isinstance(x, sympy.Integer):
-        return str(int(x))
-    return stock("torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_python_sizevar")(
-        self, x, simplify=simplify
-    )
