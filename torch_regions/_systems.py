@@ -272,14 +272,11 @@ SYSTEMS = (
         (
             "torch._functorch._aot_autograd.graph_",
             "torch._functorch._aot_autograd.region_",
-            "torch._functorch.compile_utils",
             "torch._functorch.partitioners",
             "torch._higher_order_ops.",
         ),
         (
             "higher_order_ops/",
-            "functorch/test_compile_utils",
-            "functorch/test_graph_",
             "functorch/test_region",
         ),
     ),

@@ -1,18 +1,11 @@
-"""Overlay of torch._functorch._aot_autograd.graph_compile: prepares and corrects the partitioning of regions.
-
-A graph is printed only if a log or a cache entry wants it.
-"""
+"""Overlay of torch._functorch._aot_autograd.graph_compile: prepares and corrects the partitioning of regions."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd.graph_compile import aot_graphs_log, aot_joint_log
-from torch._functorch._aot_autograd.schemas import AOTConfig, ViewAndMutationMeta
-from torch._logging._internal import trace_log
 from torch.fx import GraphModule
 
 from torch_regions.overlay import replaces, stock
@@ -47,30 +40,3 @@ def run_joint_graph_passes_on_hops(
     # See Note [What a partitioned region returns]
     say_aliases_of_regions(joint_gm)
     return joint_gm
-
-
-def _nobody_reads(aot_config: AOTConfig, log: logging.Logger) -> bool:
-    """Whether neither a log nor a cache entry, which would log it when loaded, wants the text of a graph."""
-    return aot_config.cache_info is None and not trace_log.handlers and not log.isEnabledFor(logging.INFO)
-
-
-@replaces
-def _log_joint_graph(fx_g: GraphModule, aot_config: AOTConfig) -> str | None:
-    if _nobody_reads(aot_config, aot_joint_log):
-        return None
-    write = stock("torch._functorch._aot_autograd.graph_compile:_log_joint_graph")
-    return write(fx_g, aot_config)  # type: ignore[no-any-return]
-
-
-@replaces
-def _log_fw_bw_graphs(
-    fw_module: GraphModule,
-    bw_module: GraphModule,
-    maybe_subclass_meta: Any,
-    fw_metadata: ViewAndMutationMeta,
-    aot_config: AOTConfig,
-) -> tuple[str | None, str | None]:
-    if _nobody_reads(aot_config, aot_graphs_log):
-        return None, None
-    write = stock("torch._functorch._aot_autograd.graph_compile:_log_fw_bw_graphs")
-    return write(fw_module, bw_module, maybe_subclass_meta, fw_metadata, aot_config)  # type: ignore[no-any-return]
