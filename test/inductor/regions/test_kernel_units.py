@@ -196,6 +196,17 @@ def test_what_another_process_has_compiled_is_not_compiled(built):
     assert not built
 
 
+def test_a_kernel_that_is_asked_for_twice_is_locked_once(built):
+    """A compile was interrupted before its kernels were compiled, and Inductor's caches were cleared since."""
+    texts = [source(operator) for operator in OPERATORS]
+    before = submitted(texts)
+    CppPythonBindingsCodeCache.cache_clear()
+    with patch.object(kernel_units, "LOCK_TIMEOUT", 0.1):
+        for get in (*submitted(texts), *before):
+            get()
+    assert built == ["unit.so"]
+
+
 def test_what_is_no_kernel_goes_to_the_threads():
     done = []
     for worker in (lambda: done.append(1), functools.partial(done.append, 1)):

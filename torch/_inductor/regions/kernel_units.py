@@ -181,6 +181,8 @@ def _settle(done: Future[None], work: Callable[[], None]) -> None:
 
 
 def _compile_together(unit: Sequence[_Kernel]) -> None:
+    # A kernel is there twice if a compile failed before it was compiled, and Inductor's caches were cleared since.
+    unit = list({kernel.lock_path: kernel for kernel in unit}.values())
     with ExitStack() as locks:
         # Another process that compiles the same program waits here, as it does in stock. All lock in one order.
         for kernel in sorted(unit, key=lambda kernel: kernel.lock_path):

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch._dynamo.regions.facts import facts
 from torch._dynamo.utils import counters
 from torch.func import functional_call
 
@@ -244,6 +245,32 @@ def test_attributes_that_the_frame_gives_a_weight():
             found, reused = outcome(mode, program, fn)
         assert reused == 0
         torch.testing.assert_close(found[:3], expected[:3])
+
+
+def test_a_dict_of_three_names_is_taken_for_no_tensor():
+    """What a miss is said to be tells tensors by the shape of their key."""
+
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            return self.norm(x).relu() * 2
+
+    def program(model, x):
+        stored = {f"{i}.norm.running_var": model[i].norm.running_var * 2 for i in (0, 1)}
+        return functional_call(model, stored, (x,))
+
+    model, x = nn.Sequential(*(Normed() for _ in range(4))).eval(), torch.randn(3, 4)
+    for mode in MODES:
+        torch._dynamo.reset()
+        for layer in model if mode == "mark" else ():
+            layer.forward = torch.compiler.nested_compile_region(layer.forward)
+        with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag", verify_region_reuse=True):
+            found = torch.compile(program, backend="eager", fullgraph=True)(model, x)
+        torch.testing.assert_close(found, program(model, x))
+        assert facts()[-1].in_order()[2].miss_detail == "weights that the frame has stored differ"
 
 
 def test_weights_that_change_after_the_compile():

@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.regions.keys import Same
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.trace.expressions import constant_text, key_text
+from torch._dynamo.regions.trace.stored_weights import STORED
 
 
 # The parts of a bucket, in order, after the function: trace/call.py.
@@ -75,6 +76,9 @@ def _alike(new: Any, old: Any) -> int:
 
 
 def _of_arguments(function: Any, new: Any, old: Any) -> str:
+    (stored, new), (before, old) = map(_without_stored, (new, old))
+    if not _same(stored, before):
+        return f"{STORED} differ"
     if not (isinstance(new, tuple) and isinstance(old, tuple)) or not _same(new[0], old[0]):
         return "the function called, or what it closes over, differs"
     if "of the user" in (new[0], old[0]) or "under options" in (new[0], old[0]):
@@ -87,6 +91,12 @@ def _of_arguments(function: Any, new: Any, old: Any) -> str:
         name, a, b = f"argument {a[0]!r}", a[1], b[1]  # given by name
     how = _of_tensors(a, b) if _is_tensor(a) and _is_tensor(b) else _of_constants(a, b)
     return f"{name}{how}"
+
+
+def _without_stored(key: Any) -> tuple[Any, Any]:
+    """What ``key`` says of weights that the frame has stored, and the rest."""
+    has = isinstance(key, tuple) and len(key) == 3 and key[0] is STORED
+    return (key[1], key[2]) if has else ((), key)
 
 
 def _name(function: Any, number: int) -> str:

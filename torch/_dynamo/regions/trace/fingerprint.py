@@ -32,7 +32,7 @@ from torch._dynamo.regions.trace.deferred import Deferred, DeferredConstant, Def
 from torch._dynamo.regions.trace.element_stores import is_watched
 from torch._dynamo.regions.trace.own_symbols import symbols_so_far
 from torch._dynamo.regions.trace.state import has_grad_fn, source_of_value
-from torch._dynamo.regions.trace.stored_weights import stored_weights
+from torch._dynamo.regions.trace.stored_weights import STORED, stored_weights
 from torch._dynamo.regions.trace.substitution import SourceSubstitution, bare, resolver, root_of
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.constant import ConstantVariable
@@ -101,10 +101,11 @@ class Arguments:
         # In the order of the call, which is the order of a **kwargs dict inside.
         structure += [(name, self._walk(value)) for name, value in kwargs.items()]
         self.stored = stored_weights(tx, self.leaves)
-        structure += [
-            (w.leaf, w.way, w.names, *(None if v is None else self._walk(v) for v in w.values)) for w in self.stored
-        ]
-        self.key: Hashable = tuple(structure)
+        weights = tuple((w.leaf, w.way, w.names, tuple(map(self._weight, w.values))) for w in self.stored)
+        self.key: Hashable = (STORED, weights, tuple(structure)) if weights else tuple(structure)
+
+    def _weight(self, tracker: VariableTracker | None) -> Hashable:
+        return None if tracker is None else self._walk(tracker)
 
     def _number(self, identity: Any) -> int:
         return self._numbers.setdefault(id(identity), len(self._numbers))

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from torch._dynamo.variables.base import VariableTracker
 
 
+# Begins the key of a call behind whose arguments the frame has changed weights; what they are, and the rest follow.
+STORED = "weights that the frame has stored"
+
+
 class StoredWeights(NamedTuple):
     """A dict of weights that the frame has changed."""
 
