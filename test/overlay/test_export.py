@@ -90,7 +90,7 @@ def export(folder: Path, *options: str):
 def export_two(folder: Path, force: bool = False) -> list[Path]:
     """Two patches of two small modules: whether a folder can take them has nothing to do with their number."""
     manifest = _manifest.load(str(REPO / _manifest.NAME)).on(RELEASE)
-    rows = tuple(row for row in manifest.rows if row.module in ("torch._dynamo.pgo", "torch.fx.graph"))
+    rows = tuple(row for row in manifest.rows if row.module in ("torch._dynamo.pgo", "torch.utils._traceback"))
     sources, files = _verify.StockSources(str(TORCH)), overlay_files(str(REPO))
     names = _export.export(str(folder), dataclasses.replace(manifest, rows=rows), files, sources, RELEASE, force)
     assert len(names) == 2

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch._dynamo
 from torch._subclasses.fake_impls import fast_detach
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode, plain_fake
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
+from torch._subclasses.plain_fake import plain_fake
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 

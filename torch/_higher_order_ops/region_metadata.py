@@ -24,7 +24,8 @@ from torch._guards import TracingContext
 from torch._higher_order_ops.metadata_keys import alike, looks, renaming_of
 from torch._higher_order_ops.region_autocast import WITHOUT_AUTOCAST, casting_parts
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager, plain_fake
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.plain_fake import plain_fake
 from torch.fx import Graph, GraphModule, Node
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch._dispatch.python import no_python_dispatcher
 from torch._higher_order_ops.region_metadata import body_of, is_static, known_results, nodes_of_results, region_cache
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager, plain_fake
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.plain_fake import plain_fake
 from torch.fx import GraphModule, Tracer
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, _ProxyTensor, extract_val, set_proxy_slot
 from torch.fx.passes.shape_prop import _extract_tensor_metadata

@@ -14,7 +14,7 @@ from torch_regions.overlay import replaces, stock
 
 @replaces
 def fast_detach(fake_mode: FakeTensorMode, x: FakeTensor, include_real: bool = False) -> FakeTensor:
-    from torch._subclasses.fake_tensor import plain_fake  # not there yet when this module is loaded
+    from torch._subclasses.plain_fake import plain_fake  # not there yet when this module is loaded
 
     # The tracer's torch-function mode would note each attribute that is read.
     with torch._C.DisableTorchFunction():

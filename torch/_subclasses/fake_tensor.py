@@ -1,54 +1,21 @@
-"""Overlay of torch._subclasses.fake_tensor: makes ordinary fake tensors in one step.
+"""Overlay of torch._subclasses.fake_tensor: makes the fake tensor of an ordinary parameter in one step.
 
 Stock describes a real tensor in full (some 40 properties, for subclasses, views, sparse and nested ones), gives it
 symbolic sizes, and compares the result with the description. Each parameter of a model goes through that twice, once in
 Dynamo and once before AOTAutograd. For a plain dense parameter with static sizes, only the properties copied below
 matter.
-
-Stock sets some twenty attributes on each fake tensor that it makes, one by one, most of them to None. They are the same
-for all fake tensors of one mode and device that are made from a meta tensor alone. So stock makes the first one, and
-the others get its attributes at once. A call of a region makes well over a hundred of them from end to end.
 """
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 from torch._C._functorch import peek_interpreter_stack
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 
 from torch_regions.overlay import replaces, stock
-
-
-# mode -> device -> the attributes that stock sets on a fake tensor of these
-_given: weakref.WeakKeyDictionary[FakeTensorMode, dict[torch.device, dict[str, Any]]] = weakref.WeakKeyDictionary()
-
-
-def plain_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
-    """The same as ``FakeTensor(mode, meta, device)``, for a tensor ``meta`` on the meta device."""
-    of_mode = _given.get(mode)
-    if of_mode is None:
-        of_mode = _given[mode] = {}
-    given = of_mode.get(device)
-    if given is None or FakeTensorConfig.debug or meta.device.type != "meta":
-        made = FakeTensor(mode, meta, device)
-        if not FakeTensorConfig.debug:
-            # The mode is left out: the entry must not keep its own key alive.
-            of_mode[device] = {name: value for name, value in vars(made).items() if value is not mode}
-        return made
-    fake: Any = torch.Tensor._make_subclass(
-        FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=given["_fake_device"]
-    )
-    if mode._allow_unsafe_data_ptr_access:
-        torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)
-    else:
-        torch._C._set_throw_on_mutable_data_ptr(fake)
-    vars(fake).update(given)
-    fake.fake_mode = mode
-    return fake
 
 
 def _is_static(context: Any) -> bool:
@@ -65,6 +32,7 @@ def _is_static(context: Any) -> bool:
 
 def fake_of_parameter(converter: Any, mode: Any, t: torch.Tensor, shape_env: Any, context: Any) -> FakeTensor | None:
     """The fake tensor of ``t``, which ``converter`` does not know; None if stock must make it."""
+    from torch._subclasses.plain_fake import plain_fake
     from torch._subclasses.plain_parameter import is_plain_parameter
 
     meta = converter.meta_converter
