@@ -189,7 +189,7 @@ def test_a_kernel_that_does_not_compile_has_an_error_of_its_own():
 
 def test_what_another_process_has_compiled_is_not_compiled(built):
     asked = submitted(of_all())
-    for kernel in list(kernel_units._waiting):
+    for kernel in list(kernel_units._waiting.values()):
         kernel.compile_alone()
     built.clear()
     assert [of_three(get()) for get in asked] == list(OPERATORS.values())

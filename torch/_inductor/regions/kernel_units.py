@@ -87,7 +87,9 @@ class _Kernel:
         return command, self.includes
 
 
-_waiting: list[_Kernel] = []
+# lock path -> its kernel. A kernel may be submitted again while it waits: Inductor forgets that it has asked for the
+# kernel when its caches are cleared.
+_waiting: dict[str, _Kernel] = {}
 _lock = threading.Lock()
 
 
@@ -97,14 +99,13 @@ def submit(worker: Callable[[], None]) -> Any:
     if kernel is None:
         return AsyncCompile.submit(worker)
     with _lock:
-        _waiting.append(kernel)
-    return kernel.done
+        return _waiting.setdefault(kernel.lock_path, kernel).done
 
 
 def flush() -> None:
     """Gives all kernels that wait to the compiler's threads."""
     with _lock:
-        kernels = _waiting[:]
+        kernels = list(_waiting.values())
         _waiting.clear()
     alike: dict[Any, list[_Kernel]] = {}
     for kernel in kernels:
@@ -181,8 +182,6 @@ def _settle(done: Future[None], work: Callable[[], None]) -> None:
 
 
 def _compile_together(unit: Sequence[_Kernel]) -> None:
-    # A kernel is there twice if a compile failed before it was compiled, and Inductor's caches were cleared since.
-    unit = list({kernel.lock_path: kernel for kernel in unit}.values())
     with ExitStack() as locks:
         # Another process that compiles the same program waits here, as it does in stock. All lock in one order.
         for kernel in sorted(unit, key=lambda kernel: kernel.lock_path):

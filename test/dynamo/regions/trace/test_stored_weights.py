@@ -64,10 +64,10 @@ def outcome(mode, program, fn=plain, calls=1):
     return (found, gradients, left, names), counters["regions"]["reused"]
 
 
-def check(program, reused, fn=plain, calls=1, modes=MODES):
+def check(program, reused, fn=plain, calls=1):
     expected, _ = outcome("eager", program, fn, calls)
     for verify in (False, True):
-        for mode in modes:
+        for mode in MODES:
             with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag", verify_region_reuse=verify):
                 found, stamped = outcome(mode, program, fn, calls)
             torch.testing.assert_close(found[:3], expected[:3])
@@ -142,11 +142,7 @@ def test_a_stored_tensor_that_two_layers_share():
             values[f"layers.{number}.second.weight"] = values["layers.0.first.weight"]
         return functional_call(stack, values, (x,))
 
-    expected, _ = outcome("eager", program)
-    for mode in MODES:
-        with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag", verify_region_reuse=True):
-            found, _ = outcome(mode, program)
-        torch.testing.assert_close(found[:3], expected[:3])
+    check(program, reused=LAYERS - 2)
 
 
 def test_parameters_of_the_next_layer():
@@ -159,11 +155,7 @@ def test_parameters_of_the_next_layer():
         }
         return functional_call(stack, values, (x,))
 
-    expected, _ = outcome("eager", program)
-    for mode in MODES:
-        with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag", verify_region_reuse=True):
-            found, _ = outcome(mode, program)
-        torch.testing.assert_close(found[:3], expected[:3])
+    check(program, reused=0)
 
 
 def test_the_order_of_the_names():
@@ -194,11 +186,7 @@ def test_layers_that_read_the_stored_weights_of_the_first():
     def fn(layer, x):
         return x * layer.peers[0].first.weight.sum()
 
-    expected, _ = outcome("eager", lambda stack, x: functional_call(stack, stored(stack), (x,)), fn)
-    for mode in MODES:
-        with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag", verify_region_reuse=True):
-            found, _ = outcome(mode, lambda stack, x: functional_call(stack, stored(stack), (x,)), fn)
-        torch.testing.assert_close(found[:3], expected[:3])
+    check(lambda stack, x: functional_call(stack, stored(stack), (x,)), reused=0, fn=fn)
 
 
 def test_layers_that_store_in_what_the_frame_has_changed():
@@ -223,11 +211,7 @@ def test_a_value_that_is_no_tensor():
             del layer.first._parameters["extra"]
         return out
 
-    expected, _ = outcome("eager", program, lambda layer, x: x * layer.first._parameters["extra"])
-    for mode in MODES:
-        with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag", verify_region_reuse=True):
-            found, reused = outcome(mode, program, lambda layer, x: x * layer.first._parameters["extra"])
-        torch.testing.assert_close(found[:3], expected[:3])
+    check(program, reused=0, fn=lambda layer, x: x * layer.first._parameters["extra"])
 
 
 def test_attributes_that_the_frame_gives_a_weight():
@@ -239,12 +223,7 @@ def test_attributes_that_the_frame_gives_a_weight():
     def fn(layer, x):
         return x * layer.second.weight.number
 
-    expected, _ = outcome("eager", program, fn)
-    for mode in MODES:
-        with torch._dynamo.config.patch(use_graph_deduplication=mode == "flag", verify_region_reuse=True):
-            found, reused = outcome(mode, program, fn)
-        assert reused == 0
-        torch.testing.assert_close(found[:3], expected[:3])
+    check(program, reused=0, fn=fn)
 
 
 def test_a_dict_of_three_names_is_taken_for_no_tensor():

@@ -93,7 +93,7 @@ class Watch:
         resolve = resolver(tx)
         for container in containers:
             kept = dict(elements(container))
-            lazy = {index: _lazy(container, _plain(index), found, resolve) for index, found in kept.items()}
+            lazy = {index: _lazy(container, plain_key(index), found, resolve) for index, found in kept.items()}
             _put(container, lazy)
             self._kept.append((container, kept, lazy))
 
@@ -115,7 +115,7 @@ def _put(container: Any, trackers: dict[Any, VariableTracker]) -> None:
         items[index] = tracker
 
 
-def _plain(index: Any) -> Any:
+def plain_key(index: Any) -> Any:
     """An index of ``elements`` as the program writes it; None for a key that is no constant."""
     if type(index) is not HashableTracker:
         return index

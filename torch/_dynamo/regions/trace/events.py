@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from torch._dynamo.regions.frame import PerFrame
-from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.module_hooks import HOOKS, calls_hooks, is_filled
 from torch._dynamo.regions.trace.objects import checks_by_code, find_in_class, of_class
 
@@ -60,21 +59,20 @@ def _holds_weights(tracker: Any) -> bool:
     return getattr(tracker.source, "member", None) in ("_parameters", "_buffers")
 
 
-def _changed_before(output: Any) -> dict[int, tuple[Any, str]]:
+def _changed_before(output: Any) -> dict[int, Any]:
     """What the frame has changed before its first call of a marked function: until then, no hook runs."""
     found = filter(_holds_weights, output.side_effects.id_to_variable.values())
-    return {id(each): (each, name_of_source(each.source)) for each in found if output.side_effects.is_modified(each)}
+    return {id(each): each for each in found if output.side_effects.is_modified(each)}
 
 
-# id -> dict of a module's weights that the frame has changed at some time, kept alive so that ids are not reused, and
-# the name of its source
-CHANGED_WEIGHTS: PerFrame[dict[int, tuple[Any, str]]] = PerFrame(_changed_before)
+# id -> dict of a module's weights that the frame has changed at some time, kept alive so that ids are not reused
+CHANGED_WEIGHTS: PerFrame[dict[int, Any]] = PerFrame(_changed_before)
 
 
 def note_change(output: Any, item: Any) -> None:
     """Reports that the frame is about to change ``item``."""
-    if output is not None and _holds_weights(item) and id(item) not in (changed := CHANGED_WEIGHTS.of(output)):
-        changed[id(item)] = item, name_of_source(item.source)
+    if output is not None and _holds_weights(item):
+        CHANGED_WEIGHTS.of(output)[id(item)] = item
 
 
 def note_run(name: str) -> None:

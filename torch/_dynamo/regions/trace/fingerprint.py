@@ -100,8 +100,10 @@ class Arguments:
         structure = [self._callee(fn), *map(self._walk, args)]
         # In the order of the call, which is the order of a **kwargs dict inside.
         structure += [(name, self._walk(value)) for name, value in kwargs.items()]
-        self.stored = stored_weights(tx, self.leaves)
-        weights = tuple((w.leaf, w.way, w.names, tuple(map(self._weight, w.values))) for w in self.stored)
+        stored = stored_weights(tx, self.leaves)
+        # ids of the dicts whose changes the key tells.
+        self.stored_in = {id(each.holder) for each in stored}
+        weights = tuple((w.leaf, w.way, w.names, tuple(map(self._weight, w.values))) for w in stored)
         self.key: Hashable = (STORED, weights, tuple(structure)) if weights else tuple(structure)
 
     def _weight(self, tracker: VariableTracker | None) -> Hashable:

@@ -50,7 +50,6 @@ from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
 from torch._dynamo.regions.trace.plan import Checks
 from torch._dynamo.regions.trace.read_set import changed_among, reachable
 from torch._dynamo.regions.trace.state import tensor_state
-from torch._dynamo.regions.trace.stored_weights import holders
 from torch._dynamo.regions.trace.substitution import (
     GuardAction,
     GuardActions,
@@ -197,7 +196,7 @@ def _check(
         if value is not None and (id(value) in condition.unmoved or _is_among(value, checks, bindings)):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
     known = [tracker for i in checks.distinct if (tracker := bindings[i].known) is not None]
-    told = contained.by_element.keys() | holders(arguments.stored)
+    told = contained.by_element.keys() | arguments.stored_in
     # Of what an indexed container holds, the call reads only what has a step of its own.
     if changed := changed_among(tx, reachable(known, contained.indexed), told) or next(
         (t for t in known if _is_new_in(tx, t)), None

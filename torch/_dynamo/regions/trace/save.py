@@ -39,7 +39,6 @@ from torch._dynamo.regions.trace.read_set import (
 )
 from torch._dynamo.regions.trace.recipe import RecipeWriter
 from torch._dynamo.regions.trace.state import cells_of, reads_data, states_of, tensor_state
-from torch._dynamo.regions.trace.stored_weights import holders
 from torch._dynamo.regions.trace.substitution import Resolver, Roots, bare, resolver, root_of
 from torch._dynamo.regions.trace.values import check_functions, check_kinds, check_steps
 from torch._dynamo.source import LocalCellSource
@@ -73,10 +72,9 @@ def save(
     effects = write_effects(tx, recorder, existing, writer)
     untouched = _untouched(arguments, recorder)
     by_element = recorder.contents.by_element(recorder.deferred.paths, arguments.leaves)
-    stored = holders(arguments.stored)
-    if changed := next((t for t in existing if id(t) in stored), None):
+    if changed := next((t for t in existing if id(t) in arguments.stored_in), None):
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {name_of(changed)}, which the frame has changed")
-    _check_pending(tx, recorder, existing, untouched, by_element, stored)
+    _check_pending(tx, recorder, existing, untouched, by_element, arguments.stored_in)
     if changed := changed_argument(tx, arguments.leaves, by_element):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     if unbacked := next(filter(reads_data, call.nodes), None):
@@ -148,9 +146,9 @@ def _check_pending(
     existing: list[VariableTracker],
     untouched: set[Source],
     by_element: dict[int, VariableTracker],
-    stored: set[int],
+    stored_in: set[int],
 ) -> None:
-    """Raises CannotReuse if the call read what the frame had changed, but for dicts with ids in ``stored``."""
+    """Raises CannotReuse if the call read what the frame had changed, but for dicts with ids in ``stored_in``."""
     made = recorder.made_since()
     if old := next((t for t in recorder.read_pending if id(t) not in made), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
@@ -158,7 +156,7 @@ def _check_pending(
     now = {id(tracker) for tracker in existing if tracker not in recorder.before}
     roots = Roots(untouched)
     captures = (t for t in reachable(recorder.read_objects(), by_element) if not _is_under(t, roots))
-    if old := changed_among(tx, captures, now | by_element.keys() | stored):
+    if old := changed_among(tx, captures, now | by_element.keys() | stored_in):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
 
 
@@ -199,7 +197,7 @@ def _condition(
     values = _values(sources, resolve)
     unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), hashed, values, behind, resolve)
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])  # not deferred
-    own = _own(changed, behind) | by_element.keys() | holders(arguments.stored)
+    own = _own(changed, behind) | by_element.keys() | arguments.stored_in
     captures = [t for t in reachable(read, by_element) if id(t) not in own and not _is_under(t, ends)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.regions.source_names import name_of_source
-from torch._dynamo.regions.trace.containers import items_of, untouched_at
+from torch._dynamo.regions.trace.containers import elements, plain_key, untouched_at
 from torch._dynamo.regions.trace.events import CHANGED_WEIGHTS
 from torch._dynamo.regions.trace.substitution import root_of
 from torch._dynamo.variables.constant import ConstantVariable
@@ -27,8 +27,6 @@ from torch._dynamo.variables.tensor import TensorVariable
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
 
@@ -59,8 +57,10 @@ def stored_weights(tx: InstructionTranslatorBase, leaves: list[Any]) -> list[Sto
         for source in leaf.sources:
             roots.setdefault(source, number)
     begins = tuple(filter(None, map(name_of_source, roots)))
-    # By name first: a frame may have changed the weights of all layers, and sources are slow to hash.
-    for holder, name in (each for each in changed.values() if each[1].startswith(begins)):
+    for holder in changed.values():
+        # By name first: a frame may have changed the weights of all layers, and sources are slow to hash.
+        if not (name := name_of_source(holder.source)).startswith(begins):
+            continue
         root = root_of(holder.source, roots)
         if root is None or type(holder) is not ConstDictVariable or not tx.output.side_effects.is_modified(holder):
             continue
@@ -73,8 +73,8 @@ def stored_weights(tx: InstructionTranslatorBase, leaves: list[Any]) -> list[Sto
 def _weights_in(holder: Any) -> tuple[tuple[str, ...], tuple[Any, ...]] | None:
     """Names and values of a dict of weights; None if it holds anything else."""
     names, values = [], []
-    for key, value in items_of(holder).items():
-        name = key.vt.value if type(key.vt) is ConstantVariable else None
+    for key, value in elements(holder):
+        name = plain_key(key)
         own = type(name) is str and untouched_at(holder, name) is not None
         if type(name) is not str or not (own or _is_weight(value)):
             return None
@@ -86,8 +86,3 @@ def _weights_in(holder: Any) -> tuple[tuple[str, ...], tuple[Any, ...]] | None:
 def _is_weight(tracker: Any) -> bool:
     known = tracker.unwrap()
     return type(known) is TensorVariable or (type(known) is ConstantVariable and known.value is None)
-
-
-def holders(stored: Iterable[StoredWeights]) -> set[int]:
-    """ids of the dicts."""
-    return {id(each.holder) for each in stored}
