@@ -131,3 +131,13 @@ def test_a_reuse_leaves_the_frame_as_tracing_the_call_does(name, train):
     with options, torch.set_grad_enabled(train):
         example.call(torch.compile(example.model, backend="eager"))
     assert counters["regions"]["verified"] or name not in ("llama", "bert")
+
+
+@pytest.mark.parametrize("name", some(ALL, ["mamba"]))
+def test_a_reuse_with_sizes_that_move_leaves_the_frame_as_tracing_the_call_does(name):
+    torch._dynamo.reset()
+    counters.clear()
+    example = build(name, 4)
+    with torch._dynamo.config.patch(use_graph_deduplication=True, verify_region_reuse=True):
+        example.call(torch.compile(example.model, backend="eager", dynamic=True))
+    assert counters["regions"]["verified"] or name not in ("mamba", "swin")

@@ -123,7 +123,7 @@ def test_a_tensor_that_came_to_require_grad_is_seen(monkeypatch):
 def test_a_symbol_that_tracing_would_make_is_seen(monkeypatch):
     states = iter(range(1000))
     state = verify.frame_state
-    monkeypatch.setattr(verify, "frame_state", lambda tx: state(tx)._replace(symbols=([], [f"s{next(states)}"])))
+    monkeypatch.setattr(verify, "frame_state", lambda tx: state(tx)._replace(symbols=({}, [f"s{next(states)}"])))
     with pytest.raises(Exception, match="symbols differ"):
         _verify(_shared())
 
