@@ -12,6 +12,7 @@ guards of the frame and not this one. Verification looks for such sizes near tho
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -53,7 +54,7 @@ def without_implied(shape_env: Any, known: Mapping[str, Any], found: Mapping[str
     # Of floats, no numbers are tried.
     open_ = {text: g for text, g in new.items() if all(symbol_is_type(s, SymT.SIZE) for s in g.free_symbols)}
     rejecting = set(new) - set(open_)
-    for sizes in _sizes(shape_env, list(known.values()), open_.values()) if open_ else ():
+    for sizes in _sizes(shape_env, list(known.values()), open_.values()):
         rejecting.update(text for text, guard in open_.items() if not _holds(guard, sizes))
     return {text: guard for text, guard in found.items() if text in known or text in rejecting}
 
@@ -76,18 +77,14 @@ def _tried(shape_env: Any, symbol: Any) -> list[int]:
     example, legal = int(shape_env.backed_var_to_val[symbol]), shape_env.var_to_range[symbol]
     least = int(legal.lower)
     near = {*range(least, least + NEAR), *range(example - NEAR, example + NEAR), 2 * example, 3 * example}
-    return [example, *sorted(size for size in near - {example} if least <= size and size <= legal.upper)]
+    return sorted(size for size in near if least <= size and size <= legal.upper)
 
 
 def _samples(tried: list[list[int]]) -> Iterable[tuple[int, ...]]:
-    count = 1
-    for sizes in tried:
-        count *= len(sizes)
-    if count <= MAX_SAMPLES:
+    if math.prod(map(len, tried)) <= MAX_SAMPLES:
         return itertools.product(*tried)
     draw = random.Random(0)
-    examples = tuple(sizes[0] for sizes in tried)
-    return itertools.chain([examples], (tuple(map(draw.choice, tried)) for _ in range(MAX_SAMPLES)))
+    return (tuple(map(draw.choice, tried)) for _ in range(MAX_SAMPLES))
 
 
 def _holds(guard: Any, sizes: dict[Any, int]) -> bool:
