@@ -7,13 +7,10 @@ import operator
 from unittest.mock import patch
 
 import pytest
-import sympy
 import torch
 import torch._inductor.ir as ir
-import torch._inductor.utils as inductor_utils
 from testing.kernels import fresh_graphs
 from torch._inductor import fx_utils
-from torch._inductor import graph as graph_module
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -24,43 +21,6 @@ from torch_regions.overlay import stock
 
 # What is called directly is the overlay's while a program with regions is compiled.
 pytestmark = pytest.mark.usefixtures("with_regions")
-STRIDES = (0, 1, 2, 3, 4, 6, 12)
-
-
-def _lowering():
-    """A graph lowering, whose sizes are asked of."""
-    from torch._inductor.graph import GraphLowering
-
-    graph = Graph()
-    graph.output(())
-    return GraphLowering(GraphModule({}, graph), shape_env=ShapeEnv())
-
-
-@pytest.mark.parametrize("kind", [int, sympy.Integer])
-def test_strides_that_are_numbers_are_ordered_as_by_the_solver(kind):
-    by_solver = stock("torch._inductor.ir:Layout._stride_expr_ge_or_false")
-    with ir.V.set_graph_handler(_lowering()):
-        for left, right in itertools.product(map(kind, STRIDES), repeat=2):
-            assert ir.Layout._stride_expr_ge_or_false(left, right) == bool(by_solver(left, right)), (left, right)
-
-
-def test_strides_that_are_symbols_are_left_to_the_solver():
-    size = sympy.Symbol("s0", positive=True, integer=True)
-    with ir.V.set_graph_handler(_lowering()):
-        assert ir.Layout._stride_expr_ge_or_false(size * 4, size)
-        assert ir.Layout._stride_expr_ge_or_false(size, sympy.Integer(0))
-        assert ir.significant_strides_equal([size, 1], [size, 1], [4, size])
-        assert not ir.significant_strides_equal([size, 1], [2 * size, 1], [4, size])
-
-
-def test_strides_of_dimensions_that_matter_are_compared():
-    by_solver = stock("torch._inductor.ir:significant_strides_equal")
-    with ir.V.set_graph_handler(_lowering()):
-        for one, other, size in itertools.product(itertools.product((1, 4), repeat=2), repeat=3):
-            assert ir.significant_strides_equal(one, other, size) == by_solver(one, other, size)
-        assert ir.significant_strides_equal([9, 1], [4, 1], [0, 3])  # of no elements, or of one
-        with pytest.raises(AssertionError):
-            ir.significant_strides_equal([1], [1, 2], [3, 4])
 
 
 def _node(*args, **kwargs):
@@ -199,40 +159,3 @@ def test_one_result_of_a_call_is_looked_for_in_no_tree():
         assert valid and not kwargs
         assert operator.getitem(*args) is other if place != slice(0, 1) else operator.getitem(*args) == [one]
         assert len(torch.utils._pytree.tree_leaves(args)) == (2 if place != slice(0, 1) else 3)
-
-
-class Layered(torch.nn.Module):
-    """Blocks whose bodies return several values in the forward, views among them."""
-
-    def __init__(self):
-        super().__init__()
-        self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(4))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = torch.sin(block(x).tanh().view(2, -1)).view(-1, 8)
-        return x
-
-
-def test_where_a_result_comes_from_is_not_looked_for_in_all_results():
-    gather, seen = graph_module.gather_origins, []
-
-    def gathered(args, kwargs):
-        found = gather(args, kwargs)
-        if len(args) == 2 and isinstance(args[0], list) and inductor_utils._is_result(args[0][args[1]]):
-            seen.append((len(args[0]), found, stock("torch._inductor.utils:gather_origins")((args[0][args[1]],), {})))
-        return found
-
-    model = Layered()
-    x = torch.randn(4, 8, requires_grad=True)
-    with (
-        fresh_graphs(),
-        torch._dynamo.config.patch(use_graph_deduplication=True),
-        patch.object(graph_module, "gather_origins", gathered),
-    ):
-        torch._dynamo.reset()
-        result = torch.compile(model, fullgraph=True)(x)
-        result.sum().backward()
-    torch.testing.assert_close(result, model(x))
-    assert any(several > 2 for several, _, _ in seen)
-    assert all(found == of_one for _, found, of_one in seen)

@@ -1,4 +1,4 @@
-"""A fake tensor that is made in one step is the one that stock makes, and tracing does not watch itself make it."""
+"""A fake tensor that is made in one step is the one that stock makes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import weakref
 import pytest
 import torch
 import torch._dynamo
-from torch._subclasses.fake_impls import fast_detach
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
 from torch._subclasses.plain_fake import plain_fake
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import TorchFunctionMode
 
 
 @pytest.fixture(autouse=True)
@@ -78,38 +76,6 @@ def test_a_mode_is_not_kept_alive():
     del mode, fake
     gc.collect()
     assert gone() is None
-
-
-class Watching(TorchFunctionMode):
-    def __init__(self):
-        self.seen = []
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.row("torch._subclasses.fake_impls:fast_detach")
-def test_a_copy_is_made_unseen_and_shares_memory():
-    mode = FakeTensorMode()
-    fake = mode.from_tensor(torch.randn(3, 4)[1:])
-    with Watching() as watching:
-        copies = fast_detach(mode, fake), fast_detach(mode, fake, include_real=True)
-    assert not watching.seen
-    for copy in copies:
-        assert copy is not fake and type(copy) is FakeTensor and copy.fake_mode is mode
-        assert copy.untyped_storage()._cdata == fake.untyped_storage()._cdata
-        assert (copy.shape, copy.stride(), copy.storage_offset()) == ((2, 4), (4, 1), 4)
-
-
-def test_a_copy_with_its_real_tensor_has_it():
-    mode = FakeTensorMode()
-    with torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True):
-        fake = FakeTensorMode().from_tensor(torch.ones(2))
-    assert fake.real_tensor is not None
-    assert fast_detach(fake.fake_mode, fake, include_real=True).real_tensor is fake.real_tensor
-    assert fast_detach(fake.fake_mode, fake).real_tensor is None
-    assert mode is not fake.fake_mode
 
 
 @pytest.mark.parametrize("tracing", ["fake", "symbolic"])
