@@ -123,5 +123,5 @@ FAULTS: dict[Fault, tuple[str, int]] = {
     autocast_states_merged: ("eager", 6000),
     field_dropped_from_the_cache_key: ("inductor", 60),
     write_not_carried_over: ("eager", 1500),
-    results_read_when_stamped: ("eager", 6000),
+    results_read_when_stamped: ("eager", 3000),
 }

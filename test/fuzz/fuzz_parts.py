@@ -101,6 +101,7 @@ PARTS: dict[str, Part] = {
     "asks_h": Part("h = h * (2 if h.is_leaf else 3)"),
     "asks_grad_mode": Part("h = h * (2 if torch.is_grad_enabled() else 3)"),
     "asks_size": Part("h = h * h.shape[0]"),
+    "asks_strides": Part("h = h * (2 if h.is_contiguous() else 3) * h.stride(0)"),
     "parameter_write": Part("with torch.no_grad(): s.lin.bias.add_(0.5)"),
     "dropout": Part("h = F.dropout(h, 0.5, s.training)"),
     "random": Part("h = h + torch.rand_like(h)"),
@@ -259,10 +260,15 @@ BETWEEN: dict[str, str] = {
     # The result of a layer, changed in place: other layers return what they return.
     "result_detached": "h.detach_()",
     "result_requires_grad": "h.requires_grad_()",
+    # A view of a result is no operand like another; what is computed of it is.
     "result_transposed": "h.t_(); h = h.t().contiguous()",
+    "result_transposed_and_read": "h.t_(); h = h.t() * 2",
     "result_unsqueezed": "h.unsqueeze_(0); h = h.squeeze(0)",
+    "result_unsqueezed_and_read": "h.unsqueeze_(-1); h = h.squeeze(-1) * 2",
+    "result_swapped_and_read": "h.swapdims_(0, 1); h = h.swapdims(0, 1) * 2",
     "result_written": "h.mul_(s.w)",
     "asks_of_a_result": "h = h * (2 if h.requires_grad else 3) * (5 if h.is_leaf else 7)",
+    "asks_the_shape_of_a_result": "h = h * h.size(0)",
     # Passes of the backend remove copies, and make one value of equal ones.
     "copied": "h = h.clone()",
     "copies": "h = ls[{j}](h.clone()) + ls[{j}](h.clone())",

@@ -86,6 +86,8 @@ _NEEDS = {
 # The guards on words, switches, None and lengths are those that a reuse states itself: Dynamo makes those on numbers and
 # tensors where it builds the value.
 _BY_VALUE = ("word", "unset", "flag", "own_list", "eval")
+# What the model does to a layer's result: another call of the layer returns what it would return without.
+_OF_RESULTS = tuple(name for name in BETWEEN if name.startswith("result_") or name.endswith("_of_a_result"))
 _KINDS = [*sorted(KINDS), *["switches"] * 4]
 # Of parts whose names begin so there are many of one kind.
 _MANY = ("named_", "counted_", "asks_")
@@ -145,6 +147,9 @@ def _between(draw: st.DrawFn, things: tuple[Thing, ...]) -> Between:
             changes.append("replace")
         if changes:
             return Between(draw(st.sampled_from(changes)), index, at, j)
+    if not draw(st.integers(0, 3)):
+        # The result of a call that is traced: of the first, or of the second.
+        return Between(draw(st.sampled_from(_OF_RESULTS)), -1, draw(st.sampled_from((1, 2))), j)
     return Between(draw(st.sampled_from(sorted(BETWEEN))), -1, at, j)
 
 
