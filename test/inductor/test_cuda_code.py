@@ -134,3 +134,13 @@ def test_max_autotune_has_the_same_choices():
     assert flag["bodies"] and flag["tuned"] == flat["tuned"]
     assert any(len(choices) > 4 for choices in flat["tuned"])
     assert flag["kernels"] == flat["kernels"] and not any("mm" in name for name in flag["operators"])
+
+
+def test_combo_kernels_are_made_in_bodies_too():
+    """Kernels that do not depend on each other become one; fewer are left, with the flag as flat."""
+    flat, flag = found(("bert", "--training", "--ptx", "--set", "combo_kernels=True"))
+    alone_flat, alone_flag = found(("bert", "--training"), "--ptx")
+    assert flag["bodies"] == alone_flag["bodies"] and not flag["wrong"]
+    assert len(flat["kernels"]) < len(alone_flat["kernels"])
+    assert len(flag["kernels"]) < len(alone_flag["kernels"]) and flag["twice"] == 0
+    assert flag["copies"] <= flat["copies"]
