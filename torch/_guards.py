@@ -226,6 +226,7 @@ class InvokeSubgraphCache(HopSubgraphCache):
             _, old = own.popitem(last=False)
             for each in (old, *old.others):
                 self.buckets[each.bucket].remove(each)
+                each.main = None
             log.info(
                 "region %s: more than %d variants, the least recently used is dropped (%d calls reused it);"
                 " see max_reuse_entries of nested_compile_region",
@@ -235,7 +236,10 @@ class InvokeSubgraphCache(HopSubgraphCache):
             )
 
     def forget_calls(self) -> None:
-        """Drops all entries, after the last call of the frame."""
+        """Drops all entries, after the last call of the frame; those under other fingerprints refer to each other."""
+        for entries in self.buckets.values():
+            for entry in entries:
+                entry.main = None
         self.buckets.clear()
         self.by_function.clear()
 

@@ -3,6 +3,7 @@
 import functools
 import gc
 import threading
+import types
 import weakref
 
 import pytest
@@ -128,20 +129,51 @@ def test_a_backward_that_is_compiled_later(function):
 class Held:
     k = 2.0
 
+    def __init__(self):
+        self.inner = types.SimpleNamespace(k=3.0)
+
 
 class Block(torch.nn.Module):
-    def __init__(self):
+    """Reads the object that it holds in one of several ways; the norm makes it worth a body."""
+
+    def __init__(self, way):
         super().__init__()
-        self.linear, self.held = torch.nn.Linear(4, 4), Held()
+        self.linear, self.norm, self.way = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), way
+        held = Held()
+        self.seen = weakref.ref(held)
+        self.held = {
+            "attribute": held,
+            "weak reference": held,
+            "item": [held],
+            "partial": functools.partial(scaled, held),
+            "cell": lambda x: x * held.k,
+        }[way]
 
     def forward(self, x):
-        return self.linear(x).sin() * self.held.k
+        x = self.linear(self.norm(x)).sin()
+        if self.way == "weak reference":
+            held = self.seen()
+            return x * (5.0 if held is None else held.k)
+        if self.way == "attribute":
+            return x * self.held.k * self.held.inner.k
+        if self.way == "item":
+            return x * self.held[0].k
+        return self.held(x)
 
 
+def scaled(held, x):
+    return x * held.k
+
+
+WAYS = ["attribute", "weak reference", "item", "partial", "cell"]
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_objects_that_calls_met_die_with_the_programs_last_reference(function, backend):
-    """A weak reference of the program's tells, and what is kept for a backward that is compiled later is no exception."""
-    blocks = torch.nn.ModuleList(Block() for _ in range(4))
+def test_objects_that_calls_met_die_with_the_programs_last_reference(function, backend, way):
+    """A weak reference of the program tells. What is kept for a backward that is compiled later is no exception, and no
+    object waits for a collection."""
+    blocks = torch.nn.ModuleList(Block(way) for _ in range(5))
     call = torch.compiler.nested_compile_region(Block.forward) if function is marked else lambda block, x: block(x)
 
     def run(x):
@@ -152,12 +184,12 @@ def test_objects_that_calls_met_die_with_the_programs_last_reference(function, b
     gc.collect()
     gc.disable()
     try:
-        result = torch.compile(run, backend=backend)(torch.randn(2, 4))
+        with torch._dynamo.config.patch(run_gc_after_compile=False):
+            result = torch.compile(run, backend=backend)(torch.randn(2, 4))
         assert torch._dynamo.utils.counters["regions"]["reused"]
-        dead = [weakref.ref(block.held) for block in blocks]
         for block in blocks:
             block.held = None
-        assert [each() for each in dead] == [None] * 4
+        assert [block.seen() for block in blocks] == [None] * 5
         result.sum().backward()
     finally:
         gc.enable()

@@ -144,3 +144,10 @@ def test_combo_kernels_are_made_in_bodies_too():
     assert len(flat["kernels"]) < len(alone_flat["kernels"])
     assert len(flag["kernels"]) < len(alone_flag["kernels"]) and flag["twice"] == 0
     assert flag["copies"] <= flat["copies"]
+
+
+def test_a_process_finds_all_kernels_of_one_that_compiled_fewer_layers():
+    """Triton keeps a compiled kernel under its source, in which its name is."""
+    _, three = found(("bert", "--training"))
+    _, six = found(("bert", "--training", "--layers", "6"))
+    assert six["named"] == three["named"] and six["bodies"] == three["bodies"] >= 1

@@ -31,6 +31,7 @@ def _numbers(record: Any, ptx: bool, kernels_compiled: dict[str, int]) -> dict[s
         "wrappers": len(record.wrappers),
         "characters": sum(map(len, record.wrappers)),
         "kernels": sorted(record.kernels),
+        "named": sorted([kernel.name, content] for content, kernel in record.kernels.items()),
         "twice": sum(len(contents) - len(set(contents)) for contents in record.defined),
         "launches": sum(record.launches.values()),
         "operators": dict(record.operators),

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch._dynamo import config
 from torch._dynamo.graph_deduplication import outline_repeats
-from torch._dynamo.regions.frame import FRAME
+from torch._dynamo.regions.frame import FRAME, release
 from torch._dynamo.regions.options import why_no_bodies
 from torch._dynamo.regions.outcomes import RegionInlineReason
 from torch._dynamo.regions.outline.account import account
@@ -68,11 +68,11 @@ def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list
 def cleanup(self: Any) -> None:
     """Releases the program's objects that region calls kept, together with stock's own cleanup.
 
-    A weak reference of the program shows whether an object lives, and this graph is part of a reference cycle. Without
+    A weak reference of the program shows whether an object lives, and this graph is part of reference cycles. Without
     this, objects would live until Python's next garbage collection, or as long as a backward that is compiled later.
     """
     stock("torch._dynamo.output_graph:OutputGraph.cleanup")(self)
-    vars(self).pop("region_states", None)
+    release(self)
     cache: Any = self.tracing_context.hop_dispatch_set_cache.get_cache(torch.ops.higher_order.invoke_subgraph)
     if cache is not None:
         cache.forget_calls()

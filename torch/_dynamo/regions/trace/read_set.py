@@ -25,6 +25,7 @@ import contextlib
 from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.regions.frame import HOLDERS
 from torch._dynamo.regions.trace.containers import INDEXED, Watch
 from torch._dynamo.regions.trace.deferred import DeferredConstant
 from torch._dynamo.regions.trace.deferred_values import DeferredValues
@@ -75,6 +76,7 @@ class ReadSetRecorder:
         self.read_pending: list[VariableTracker] = []
         self.contents = Contents(tx, outermost=not RECORDERS.of(tx.output))
         self.deferred = DeferredValues(self, self.contents)
+        HOLDERS.of(tx.output).extend((self, self.deferred, self.contents))
         # Contents of cells that the call read.
         self.loaded: list[VariableTracker] = []
         # Trackers that the call changed; ``save`` drops those that the call made.

@@ -64,6 +64,8 @@ class Maker:
     held: Sequence[VariableTracker]
     # symbol in the traced call -> the tracker of the symbol that stands for it
     symbol: Callable[[Any], VariableTracker]
+    # function that runs once a call -> what it made in this one. It must not hold that itself: it outlives the call.
+    made: dict[Callable[[Maker], VariableTracker], VariableTracker] = dataclasses.field(default_factory=dict)
 
     def constant(self, expression: Any) -> VariableTracker:
         """The value of ``expression`` in this call; deferred, if a surrounding call deferred its operands."""
@@ -285,12 +287,11 @@ def _computed(maker: Maker, index: int, takes_attributes: bool) -> VariableTrack
 
 def _once(recipe: Recipe) -> Recipe:
     """``recipe``, which runs at most once for each maker."""
-    last: list[Any] = [None, None]
 
     def make(maker: Maker) -> VariableTracker:
-        if last[0] is not maker:
-            last[:] = maker, recipe.make(maker)
-        return last[1]
+        if recipe.make not in maker.made:
+            maker.made[recipe.make] = recipe.make(maker)
+        return maker.made[recipe.make]
 
     return Recipe(make, recipe.says)
 
