@@ -39,6 +39,7 @@ _HOOKED = "s.lin.register_forward_hook(make_hook(2.0))"
 _COUNTS = "class Count:\n    def __init__(s, n): s.n = n\nHELD = [Count(3) for n in range(5)]\n"
 _TABLED = "TABLED = {n: 1.0 + n for n in range(5)}\n"
 _ORDERED = COUNT + "class Ordered:\n    def __lt__(s, o): count('lt'); return True\n"
+_ALONE = "class Alone:\n    k = 2.0\n"
 _KEPT = "s.kept = torch.linspace(0, i, 9).view(3, 3)"
 
 PARTS: dict[str, Part] = {
@@ -147,6 +148,12 @@ PARTS: dict[str, Part] = {
     # ``x`` is what the layer was given.
     "argument_is_kept": Part("h = h * (2 if x is s.kept else 3)", _KEPT),
     "argument_has": Part("h = h * getattr(x, 'scale', 2.0)", _KEPT),
+    # Nothing but the layer holds the object.
+    "seen_weakly": Part(
+        "h = h * (3.0 if s.seen() is None else s.seen().k)",
+        "s.alone = Alone(); s.seen = weakref.ref(s.alone)",
+        prelude=_ALONE,
+    ),
     "no_grad": Part("with torch.no_grad(): h = h + h.cos()"),
     "inference_mode": Part("with torch.inference_mode(): v = h.cos()\nh = h + v.clone()"),
     "double": Part("h = h.double().tanh().float()"),
@@ -334,6 +341,8 @@ CHANGES: dict[str, str] = {
     "new_attribute": "ls[{i}].anything = 1",
     "swap": "swap(m, {i}, {j})",
     "drop": "drop(m)",
+    "dies": "ls[{i}].alone = None",
+    "all_die": "for l in ls: l.alone = None",
     "class_attribute": "type(ls[{i}]).shared_k = 3.0",
     "property": "ls[{i}].c2 = 5.0",
     "own_config": "ls[{i}].config['k'] = 4.0",

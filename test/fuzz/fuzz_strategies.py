@@ -43,6 +43,8 @@ _NEEDS = {
     "tie_statistics": "batch_norm",
     "norm_eval": "batch_norm",
     "no_momentum": "batch_norm",
+    "dies": "seen_weakly",
+    "all_die": "seen_weakly",
     "class_attribute": "class_attribute",
     "property": "property",
     "own_config": "own_config",

@@ -14,7 +14,7 @@ from fuzz_program import Between, Change, Program, Thing, Use
 
 
 IMPORTS = """\
-import collections, dataclasses, enum, functools, types, typing
+import collections, dataclasses, enum, functools, types, typing, weakref
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
