@@ -10,6 +10,7 @@ import torch
 import torch._dynamo
 from torch._inductor.regions import lowering
 from torch._inductor.regions.cache import BodyBypass, key_of
+from torch._inductor.regions.cache_symbols import Symbols
 from torch._inductor.virtualized import V
 
 
@@ -34,7 +35,7 @@ def key(body: Callable[..., Any], *args: Any, dynamic: bool = False) -> str:
 
     def prepare(subgraph: Any, examples: Any) -> None:
         try:
-            found.append(key_of(subgraph.graph_module, examples, V.graph))
+            found.append(key_of(subgraph.graph_module, examples, V.graph, Symbols(V.graph._shape_env)))
         except BodyBypass as refusal:
             found.append(refusal.reason.name)
         raise _SeenError

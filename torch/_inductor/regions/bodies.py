@@ -12,6 +12,7 @@ import torch.fx
 from torch._dynamo.utils import counters
 from torch._inductor import ir
 from torch._inductor.regions.cache import BodyBypass, BypassReason, CachedBody, check_lowered, key_of, load, save
+from torch._inductor.regions.cache_symbols import Symbols
 from torch._inductor.regions.donation import donate
 from torch._inductor.regions.memory import RegionMemory, analyse
 from torch._inductor.regions.object_code import BODY_NAME, BodyCode, NotApartError, compile_alone, link
@@ -28,8 +29,9 @@ def prepare(subgraph: Any, examples: list[Any]) -> None:
     around = V.graph
     _resolve_conj(subgraph.graph_module)
     try:
-        key = key_of(subgraph.graph_module, examples, around)
-        body = Body(subgraph, examples, around, key)
+        symbols = Symbols(around._shape_env)
+        key = key_of(subgraph.graph_module, examples, around, symbols)
+        body = Body(subgraph, examples, around, key, symbols)
     except BodyBypass as refusal:
         _tell(subgraph.name, refusal)
         subgraph.graph, subgraph.region_memory = _lower(subgraph, examples, around)
@@ -75,22 +77,20 @@ def _tell(name: str, refusal: BodyBypass) -> None:
 class Body:
     """Stands in for a lowered graph: provides what the graph around a body reads."""
 
-    # A body with symbolic sizes is not cached, so no symbols need translation.
-    graph_input_names: tuple[str, ...] = ()
-    graph_inputs: dict[str, Any] = {}  # noqa: RUF012
     cpp_wrapper = fx_wrapper = False
 
-    def __init__(self, subgraph: Any, examples: list[Any], around: Any, key: str) -> None:
+    def __init__(self, subgraph: Any, examples: list[Any], around: Any, key: str, symbols: Symbols) -> None:
         """Loads the body or lowers it. Raises ``BodyBypass``."""
         self.name = around.qualify_name(subgraph.name)
         self.example_inputs = examples
         self.subgraph = subgraph
         self.around = around
         self.key = key
+        self.symbols = symbols
         self.lowered: Any = None
         results = subgraph.graph_module.graph.output_node().args[0]
-        if (kept := load(key, len(results), len(examples))) is None:
-            kept = CachedBody(self._lower_apart(), {})
+        if (kept := load(key, len(results), len(examples), symbols)) is None:
+            kept = CachedBody(self._lower_apart(), {}, symbols.learned())
         else:
             counters["region_bodies"]["found"] += 1
         self.kept = kept
@@ -105,21 +105,24 @@ class Body:
         return types.SimpleNamespace(value=self._text()), None
 
     def _text(self) -> str:
-        donated = ",".join(map(str, self.subgraph.donated))
-        code = self.kept.codes.get(donated)
+        # Another call, which is lowered meanwhile, or the graph around may have asked for more of a size.
+        rests_on = ",".join(map(str, self.subgraph.donated)) + self.symbols.learned_since()
+        code = self.kept.codes.get(rests_on)
         if code is None:
             try:
                 code = self._compiled()
             except BodyBypass as refusal:
                 _tell(self.subgraph.name, refusal)
                 return self._text_in_place()
-            self.kept.codes[donated] = code
-            save(self.key, self.kept)
-        return link(code, self.around.wrapper_code, self.name)
+            self.kept.codes[rests_on] = code
+            save(self.key, self.kept, self.symbols)
+        else:
+            self.symbols.guard(code.guards)
+        return link(code.mapped(self.symbols.names_in), self.around.wrapper_code, self.name)
 
     def _compiled(self) -> BodyCode:
         if self.lowered is None:
-            self._lower_apart()
+            self._check_again(self._lower_apart())
         donate(self.lowered, self.subgraph.donated)
         try:
             code = compile_alone(self.lowered)
@@ -127,11 +130,18 @@ class Body:
             raise BodyBypass(BypassReason.CODE, error) from error
         # Checked again, because code generation may lower more nodes.
         check_lowered(self.lowered, self.kept.memory)
-        return code
+        code.guards = self.symbols.learned()
+        return code.mapped(self.symbols.numbers_in)
 
     def _text_in_place(self) -> str:
         """Code for this program only. The body is lowered again, because a graph's code can be generated only once."""
-        body, _ = _lower(self.subgraph, self.example_inputs, self.around)
+        body, memory = _lower(self.subgraph, self.example_inputs, self.around)
+        self._check_again(memory)
         donate(body, self.subgraph.donated)
         with V.set_graph_handler(body):
             return str(body.codegen()[0].value)
+
+    def _check_again(self, memory: RegionMemory) -> None:
+        """Callers were lowered for the body that was found or lowered first."""
+        if str(memory) != str(self.kept.memory):
+            raise AssertionError(f"the body {self.name} was lowered to {memory}, and is known as {self.kept.memory}")

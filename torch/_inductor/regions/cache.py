@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import hashlib
 import json
 import logging
@@ -54,7 +55,7 @@ class BypassReason(enum.Enum):
     WRAPPER = "another wrapper than Python's is written"
     DEVICE = "something in it is not on the CPU"
     BACKEND = "another code generator is registered for the CPU"
-    SYMBOLIC_SIZES = "it has symbolic sizes, whose guards are the program's"
+    SYMBOLIC_SIZES = "its sizes depend on data, or it asks what cannot be kept"
     RUNTIME_ASSERTS = "the program has assertions on sizes that a body may have to make"
     AUTOTUNED = "its kernels are chosen by measuring"
     RECORDED = "where its kernels come from is being recorded"
@@ -89,6 +90,7 @@ PARTS: dict[str, str] = {
     "ambient": "kernels would be chosen for other precision or determinism",
     "default_device": "factories would make tensors on another device",
     "matmul": "products would be made by another library",
+    "symbols": "code for sizes with another range, or of another relation to each other, would run",
 }
 # Fields of stock's details that the parts above replace.
 _STOOD_FOR = frozenset({"gm", "example_inputs", "fx_kwargs"})
@@ -112,6 +114,8 @@ _META_IGNORED = frozenset(
 _MODULE_META_IGNORED = frozenset(
     {"dynamo_flat_name_to_original_fqn", "dynamo_compile_id", "backend_id", WITHOUT_AUTOCAST}
 )
+# What a traced graph computes of sizes, other than by operators.
+_ON_SIZES = frozenset({operator.add, operator.floordiv, operator.mod, operator.mul, operator.neg, operator.sub})
 # IR nodes that lowering makes of operators that only compute from tensors and numbers.
 _NODES = frozenset(
     (
@@ -127,8 +131,8 @@ _NODES = frozenset(
 )
 
 
-def key_of(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
-    """The key of a body to be lowered for the graph ``around``. Raises ``BodyBypass``."""
+def key_of(gm: GraphModule, examples: Sequence[Any], around: Any, symbols: Any) -> str:
+    """The key of a body to be lowered for the graph ``around``, whose ``symbols`` it numbers. Raises ``BodyBypass``."""
     _check_surroundings(around)
     try:
         CacheabilityValidator(gm, examples, require_shape_env=False).validate()
@@ -139,14 +143,14 @@ def key_of(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
     for node in gm.graph.nodes:
         _check_node(node)
     try:
-        return _key(gm, examples, around)
+        return _key(gm, examples, around, symbols)
     except BodyBypass:
         raise
     except Exception as error:
         raise BodyBypass(BypassReason.UNKEYABLE, error) from error
 
 
-def _key(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
+def _key(gm: GraphModule, examples: Sequence[Any], around: Any, symbols: Any) -> str:
     from torch._functorch._aot_autograd.autograd_cache_parts import KeyParts, plain_bytes
     from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph
     from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -154,16 +158,17 @@ def _key(gm: GraphModule, examples: Sequence[Any], around: Any) -> str:
     from torch.utils._ambient_state import ambient_state, global_state_key
 
     serialize = FxGraphCachePickler(gm).dumps
-    graph = CanonicalGraph(gm, serialize, _described)
+    graph = CanonicalGraph(gm, serialize, functools.partial(_described, symbols=symbols))
     parts = KeyParts()
     parts.add("graph", plain_bytes([graph.targets, graph.records]))
-    parts.add("operands", plain_bytes([_tensor(example) for example in examples]))
+    parts.add("operands", plain_bytes([_value("", example, symbols) for example in examples]))
     parts.add("kind", plain_bytes([around.is_inference, around.is_backward]))
     parts.add("instructions", plain_bytes([str(pick_vec_isa()), torch.backends.cpu.get_cpu_capability()]))
     parts.add("threads", plain_bytes([torch.get_num_threads(), parallel_num_threads()]))
     parts.add("ambient", serialize([torch.is_inference_mode_enabled(), *ambient_state(global_state_key())]))
     parts.add("default_device", str(torch.get_default_device()).encode())
     parts.add("matmul", plain_bytes([torch.backends.mkldnn.enabled, torch.backends.mkldnn.is_available()]))
+    parts.add("symbols", plain_bytes(symbols.facts()))
     for name, value in vars(FxGraphHashDetails(None, examples, {}, [])).items():
         if name not in _STOOD_FOR:
             parts.add(name, serialize(value))
@@ -202,7 +207,7 @@ def _check_node(node: Node) -> None:
     if node.op == "get_attr":
         raise BodyBypass(BypassReason.ATTRIBUTE, node.target)
     target = node.target
-    if target is operator.getitem:
+    if target is operator.getitem or (target in _ON_SIZES and isinstance(node.meta.get("val"), (int, torch.SymInt))):
         return
     if not isinstance(target, OpOverload) or target.namespace not in NAMESPACES_OF_TORCH:
         raise BodyBypass(BypassReason.OPERATOR, target)
@@ -210,38 +215,36 @@ def _check_node(node: Node) -> None:
         raise BodyBypass(BypassReason.LOWERING, target)
 
 
-def _described(node: Node) -> Any:
+def _described(node: Node, symbols: Any) -> Any:
     """All metadata of a node that lowering may read."""
     # An output node may lack a value; the nodes that it returns have theirs.
     ignored = _META_IGNORED | {"val"} if node.op == "output" else _META_IGNORED
-    return [(name, _value(name, value)) for name, value in sorted(node.meta.items()) if name not in ignored]
+    return [(name, _value(name, value, symbols)) for name, value in sorted(node.meta.items()) if name not in ignored]
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(name: str, value: Any, symbols: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return _tensor(value)
+        return _tensor(value, symbols)
     if isinstance(value, (list, tuple)):
-        return (type(value).__name__, [_value(name, item) for item in value])
+        return (type(value).__name__, [_value(name, item, symbols) for item in value])
     if isinstance(value, dict):
-        return ("dict", [(_value(name, k), _value(name, v)) for k, v in value.items()])
+        return ("dict", [(_value(name, k, symbols), _value(name, v, symbols)) for k, v in value.items()])
     if name == "desc" and value is not None:
         # The class says whether a result is saved for the backward; its name does not matter.
         return type(value).__name__
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise BodyBypass(BypassReason.SYMBOLIC_SIZES)
+        return ("size", symbols.text(value))
     if value is None or type(value) in (bool, int, float, str):
         return (type(value).__name__, value)
     raise BodyBypass(BypassReason.UNKEYABLE, f"metadata {name} of type {type(value).__name__}")
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: Any, symbols: Any) -> Any:
     if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
         raise BodyBypass(BypassReason.VALUE, type(value).__name__)
     if value.device.type != "cpu":
         raise BodyBypass(BypassReason.DEVICE, value.device)
-    numbers = (*value.shape, *value.stride(), value.storage_offset())
-    if any(type(number) is not int for number in numbers):
-        raise BodyBypass(BypassReason.SYMBOLIC_SIZES)
+    numbers = tuple(map(symbols.text, (*value.shape, *value.stride(), value.storage_offset())))
     flags = (value.requires_grad, value.is_conj(), value.is_neg(), value._is_view(), value.is_pinned())
     return (str(value.dtype), value.dim(), numbers, flags)
 
@@ -258,7 +261,7 @@ def check_lowered(graph: Any, memory: RegionMemory) -> None:
         if type(node) not in _NODES:
             raise BodyBypass(BypassReason.NODE, type(node).__name__)
     for output in memory.outputs:
-        if output.layout is None and not isinstance(output.value, ir.NoneAsConstantBuffer):
+        if output.layout is None and not isinstance(output.value, (ir.NoneAsConstantBuffer, ir.ShapeAsConstantBuffer)):
             raise BodyBypass(BypassReason.RESULT, type(output.value).__name__)
 
 
@@ -273,17 +276,16 @@ class CachedBody:
     memory: RegionMemory
     # Which operands the body may overwrite is known only when its calls have been ordered (regions/donation.py). Each
     # such choice has its own code, because other code would overwrite an operand that is still to be read.
-    codes: dict[str, BodyCode]  # indices of donated operands to code
+    codes: dict[str, BodyCode]  # indices of donated operands, and what was learned of sizes since, to code
+    guards: list[Any]  # that lowering the body makes: see cache_symbols.py
 
 
-def save(key: str, body: CachedBody) -> None:
+def save(key: str, body: CachedBody, symbols: Any) -> None:
     """Caches a body. Warns if the folder is not writable."""
     memory = body.memory
-    outputs = [
-        None if o.layout is None else {"buffer": o.buffer, "operand": o.operand, "layout": _plain(o.layout)}
-        for o in memory.outputs
-    ]
-    entry = {"outputs": outputs, "buffers": [_plain(b) for b in memory.buffers], "mutated": memory.mutated}
+    outputs = [_plain_output(output, symbols) for output in memory.outputs]
+    buffers = [_plain(buffer, symbols) for buffer in memory.buffers]
+    entry = {"outputs": outputs, "buffers": buffers, "mutated": memory.mutated, "guards": body.guards}
     codes = {donated: asdict(code) for donated, code in sorted(body.codes.items())}
     content = json.dumps({**entry, "codes": codes}).encode()
     try:
@@ -292,8 +294,8 @@ def save(key: str, body: CachedBody) -> None:
         _say(_path(key), f"cannot be written: {error}")
 
 
-def load(key: str, results: int, operands: int) -> CachedBody | None:
-    """The body cached under a key, or None.
+def load(key: str, results: int, operands: int, symbols: Any) -> CachedBody | None:
+    """The body cached under a key, with its layouts in ``symbols``, or None.
 
     An entry that is unreadable, has another key, or is for another number of results or operands counts as a miss; it
     is reported once and removed.
@@ -305,10 +307,12 @@ def load(key: str, results: int, operands: int) -> CachedBody | None:
         if _digest(key, content) != digest:
             raise ValueError("it is damaged, or of another key")
         entry = json.loads(content)
-        outputs = [RegionOutput(value=ir.NoneAsConstantBuffer()) if o is None else _output(o) for o in entry["outputs"]]
-        memory = RegionMemory(outputs, [_layout(b) for b in entry["buffers"]], entry["mutated"])
+        outputs = [_output(output, symbols) for output in entry["outputs"]]
+        memory = RegionMemory(outputs, [_layout(b, symbols) for b in entry["buffers"]], entry["mutated"])
         _check_memory(memory, results, operands)
-        return CachedBody(memory, {donated: _code(code) for donated, code in entry["codes"].items()})
+        codes = {donated: _code(code) for donated, code in entry["codes"].items()}
+        symbols.guard(entry["guards"])  # last: until here, the entry may turn out to be no use
+        return CachedBody(memory, codes, entry["guards"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Exception as error:
@@ -337,7 +341,7 @@ def _check_memory(memory: RegionMemory, results: int, operands: int) -> None:
 
 
 def _code(plain: dict[str, Any]) -> BodyCode:
-    code = BodyCode(plain["before"], [Kernel(**kernel) for kernel in plain["kernels"]], plain["after"])
+    code = BodyCode(plain["before"], [Kernel(**kernel) for kernel in plain["kernels"]], plain["after"], plain["guards"])
     texts = [code.before, code.after, *(text for kernel in code.kernels for text in asdict(kernel).values())]
     if any(type(text) is not str for text in texts):
         raise ValueError("its code is no text")
@@ -353,24 +357,37 @@ def _say(path: str, what: str) -> None:
         log.warning("cache entry %s %s", path, what)
 
 
-def _plain(layout: ir.Layout) -> list[Any]:
-    numbers = [[int(n) for n in layout.size], [int(n) for n in layout.stride], int(layout.offset)]
-    return [str(layout.device), str(layout.dtype).removeprefix("torch."), *numbers, layout.is_pinned]
+def _plain(layout: ir.Layout, symbols: Any) -> list[Any]:
+    numbers = [[*map(symbols.to_plain, layout.size)], [*map(symbols.to_plain, layout.stride)]]
+    dtype = str(layout.dtype).removeprefix("torch.")
+    return [str(layout.device), dtype, *numbers, symbols.to_plain(layout.offset), layout.is_pinned]
 
 
-def _layout(plain: list[Any]) -> ir.FixedLayout:
-    from sympy import Integer
-
+def _layout(plain: list[Any], symbols: Any) -> ir.FixedLayout:
     device, dtype, size, stride, offset, pinned = plain
     return ir.FixedLayout(
         device=torch.device(device),
         dtype=getattr(torch, dtype),
-        size=[Integer(n) for n in size],
-        stride=[Integer(n) for n in stride],
-        offset=Integer(offset),
+        size=[*map(symbols.from_plain, size)],
+        stride=[*map(symbols.from_plain, stride)],
+        offset=symbols.from_plain(offset),
         is_pinned=pinned,
     )
 
 
-def _output(plain: dict[str, Any]) -> RegionOutput:
-    return RegionOutput(buffer=plain["buffer"], operand=plain["operand"], layout=_layout(plain["layout"]))
+def _plain_output(output: RegionOutput, symbols: Any) -> dict[str, Any] | None:
+    if output.layout is None:
+        return {"size": symbols.to_plain(output.value.expr)} if _is_size(output.value) else None
+    return {"buffer": output.buffer, "operand": output.operand, "layout": _plain(output.layout, symbols)}
+
+
+def _output(plain: dict[str, Any] | None, symbols: Any) -> RegionOutput:
+    if plain is None:
+        return RegionOutput(value=ir.NoneAsConstantBuffer())
+    if "size" in plain:
+        return RegionOutput(value=ir.ShapeAsConstantBuffer(expr=symbols.from_plain(plain["size"])))
+    return RegionOutput(buffer=plain["buffer"], operand=plain["operand"], layout=_layout(plain["layout"], symbols))
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, ir.ShapeAsConstantBuffer)

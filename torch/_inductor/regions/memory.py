@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sympy
+import torch
 from torch._inductor import ir
 from torch._inductor.utils import ALIGNMENT, sympy_subs
 from torch._inductor.virtualized import V
@@ -154,13 +155,13 @@ def _mutated(graph: Any, positions: dict[str, int]) -> list[int]:
 def substitution(graph: Any, operands: list[Any]) -> dict[sympy.Symbol, Any]:
     """The body's own symbols -> their expressions in a call, from the symbols among its operands and their sizes."""
     found = {}
-    for name, operand in zip(graph.graph_input_names, operands):
-        taken = graph.graph_inputs.get(name)
-        if isinstance(taken, ir.TensorBox):
-            pairs = zip(taken.get_size(), operand.get_size())
+    for taken, operand in zip(graph.example_inputs, operands):
+        if isinstance(taken, torch.Tensor):
+            pairs = zip(taken.shape, operand.get_size())
         else:
             pairs = zip([taken], [operand.expr if isinstance(operand, ir.ShapeAsConstantBuffer) else operand])
-        for symbol, expr in pairs:
+        for size, expr in pairs:
+            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
             if isinstance(symbol, sympy.Symbol) and isinstance(expr, sympy.Expr) and symbol != expr:
                 found[symbol] = expr
     return found

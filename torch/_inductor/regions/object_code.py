@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 import types
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
@@ -51,6 +52,12 @@ class BodyCode:
     before: str
     kernels: list[Kernel]
     after: str
+    guards: list[Any] = field(default_factory=list)  # that writing it makes: see cache_symbols.py
+
+    def mapped(self, change: Callable[[str], str]) -> BodyCode:
+        """The same code with each of its texts changed."""
+        kernels = [Kernel(change(k.stem), change(k.source), change(k.definition)) for k in self.kernels]
+        return BodyCode(change(self.before), kernels, change(self.after), self.guards)
 
 
 class _EmptyWrapper(PythonWrapperCodegen):

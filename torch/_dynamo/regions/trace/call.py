@@ -70,7 +70,7 @@ def call_region(
     try:
         held = PreparedArguments(tx, fn, args, kwargs, opened)
     except CannotReuse as e:
-        call.miss = e
+        call.note_miss(e)
     except Exception as e:
         if verifying() or isinstance(e, TorchDynamoException):  # Dynamo's own: a graph break, or an attempt begun anew
             raise
@@ -122,7 +122,7 @@ def _call(
     except CannotReuse as e:
         if match is not None and expected is not None:
             verify(tx, match, None, e, expected)
-        call.miss = e
+        call.note_miss(e)
         return result
     except Exception:
         if verifying():
@@ -338,7 +338,7 @@ def _find(
         log.warning("%s: traced again: looking for an earlier call failed", call.function, exc_info=True)
         return None
     if isinstance(found, CannotReuse):
-        call.miss = found
+        call.note_miss(found)
         return None
     return found
 
