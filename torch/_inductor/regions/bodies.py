@@ -11,7 +11,16 @@ import torch
 import torch.fx
 from torch._dynamo.utils import counters
 from torch._inductor import ir
-from torch._inductor.regions.cache import BodyBypass, BypassReason, CachedBody, check_lowered, key_of, load, save
+from torch._inductor.regions.cache import (
+    BodyBypass,
+    BypassReason,
+    CachedBody,
+    check_lowered,
+    described,
+    key_of,
+    load,
+    save,
+)
 from torch._inductor.regions.cache_symbols import Symbols
 from torch._inductor.regions.donation import donate
 from torch._inductor.regions.memory import RegionMemory, analyse
@@ -98,6 +107,7 @@ class Body:
     def _lower_apart(self) -> RegionMemory:
         self.lowered, memory = _lower(self.subgraph, self.example_inputs, self.around, BODY_NAME)
         check_lowered(self.lowered, memory)
+        described(memory, self.symbols)  # raises where it could not be cached
         return memory
 
     def codegen(self) -> tuple[Any, None]:
@@ -143,5 +153,5 @@ class Body:
 
     def _check_again(self, memory: RegionMemory) -> None:
         """Callers were lowered for the body that was found or lowered first."""
-        if str(memory) != str(self.kept.memory):
+        if memory.text() != self.kept.memory.text():
             raise AssertionError(f"the body {self.name} was lowered to {memory}, and is known as {self.kept.memory}")

@@ -280,12 +280,15 @@ class CachedBody:
     guards: list[Any]  # that lowering the body makes: see cache_symbols.py
 
 
+def described(memory: RegionMemory, symbols: Any) -> dict[str, Any]:
+    """The data about a body's memory as numbers and text. Raises ``BodyBypass``."""
+    outputs = [_plain_output(output, symbols) for output in memory.outputs]
+    return {"outputs": outputs, "buffers": [_plain(b, symbols) for b in memory.buffers], "mutated": memory.mutated}
+
+
 def save(key: str, body: CachedBody, symbols: Any) -> None:
     """Caches a body. Warns if the folder is not writable."""
-    memory = body.memory
-    outputs = [_plain_output(output, symbols) for output in memory.outputs]
-    buffers = [_plain(buffer, symbols) for buffer in memory.buffers]
-    entry = {"outputs": outputs, "buffers": buffers, "mutated": memory.mutated, "guards": body.guards}
+    entry = {**described(body.memory, symbols), "guards": body.guards}
     codes = {donated: asdict(code) for donated, code in sorted(body.codes.items())}
     content = json.dumps({**entry, "codes": codes}).encode()
     try:
