@@ -48,11 +48,16 @@ def halved(x, w):
 BODIES = [softened, flattened, summed, halved]
 
 
-def compiled(program, x, w, dims=(1,), before=None):
-    """What became of the bodies, and the code, of a program that no cache has as a whole."""
+def forget_programs():
+    """Leaves nothing in the caches but bodies."""
     shutil.rmtree(os.path.join(cache_dir(), "fxgraph"), ignore_errors=True)
     torch._dynamo.reset()
     counters.clear()
+
+
+def compiled(program, x, w, dims=(1,)):
+    """What became of the bodies, and the code, of a program that no cache has as a whole."""
+    forget_programs()
     ours = x.clone().requires_grad_(x.requires_grad)
     for dim in dims:
         torch._dynamo.mark_dynamic(ours, dim)
@@ -106,9 +111,7 @@ def test_another_program_finds_it_under_other_names(body):
     program = _other(body)
     # Other operands die in these calls than in those above, so the code is another; the second time it is there.
     for told in ({"found": 1, "lowered": 1}, {"found": 1}):
-        shutil.rmtree(os.path.join(cache_dir(), "fxgraph"), ignore_errors=True)
-        torch._dynamo.reset()
-        counters.clear()
+        forget_programs()
         ours = x.clone()
         torch._dynamo.mark_dynamic(ours, 1)
         function = torch.compile(program)
@@ -152,9 +155,7 @@ class Layers(torch.nn.Module):
 
 def test_a_training_step_of_more_layers_lowers_no_body():
     for number, told in ((3, {"lowered": 2}), (5, {"found": 2})):
-        shutil.rmtree(os.path.join(cache_dir(), "fxgraph"), ignore_errors=True)
-        torch._dynamo.reset()
-        counters.clear()
+        forget_programs()
         model, x = Layers(number), tensors()[0].requires_grad_()
         torch._dynamo.mark_dynamic(x, 1)
         with torch._dynamo.config.patch(use_graph_deduplication=True):

@@ -18,10 +18,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class SymbolNames:
-    """Names for the symbols in ``inputs``: s0, s1, ... in the order in which they occur there."""
+    """Names for the symbols in ``inputs``: s0, s1, ... in the order in which they occur there, or another ``form``."""
 
-    def __init__(self, inputs: Sequence[Any], shape_env: Any) -> None:
-        self.shape_env = shape_env
+    def __init__(self, inputs: Sequence[Any], shape_env: Any, form: str = "s{}") -> None:
+        self.shape_env, self._form = shape_env, form
         self.names: dict[sympy.Symbol, sympy.Symbol] = {}
         expressions = list(_expressions(inputs))
         compound = []
@@ -39,12 +39,15 @@ class SymbolNames:
         name = self.names.get(symbol)
         if name is None:
             assumptions = {k: v for k, v in symbol.assumptions0.items() if v is not None}
-            name = self.names[symbol] = sympy.Symbol(f"s{len(self.names)}", **assumptions)
+            name = self.names[symbol] = sympy.Symbol(self._form.format(len(self.names)), **assumptions)
         return name
 
     def text(self, number: Any) -> str:
         """A symbolic number as text that does not depend on the names of its symbols."""
-        expression = number.node.expr
+        return self.text_of(number.node.expr)
+
+    def text_of(self, expression: sympy.Basic) -> str:
+        """An expression as such a text."""
         for symbol in sorted(expression.free_symbols, key=str):
             self._name(symbol)
         return str(expression.xreplace(self.names))

@@ -153,5 +153,5 @@ class Body:
 
     def _check_again(self, memory: RegionMemory) -> None:
         """Callers were lowered for the body that was found or lowered first."""
-        if memory.text() != self.kept.memory.text():
+        if described(memory, self.symbols) != described(self.kept.memory, self.symbols):
             raise AssertionError(f"the body {self.name} was lowered to {memory}, and is known as {self.kept.memory}")

@@ -380,7 +380,8 @@ def _layout(plain: list[Any], symbols: Any) -> ir.FixedLayout:
 
 def _plain_output(output: RegionOutput, symbols: Any) -> dict[str, Any] | None:
     if output.layout is None:
-        return {"size": symbols.to_plain(output.value.expr)} if _is_size(output.value) else None
+        is_size = isinstance(output.value, ir.ShapeAsConstantBuffer)
+        return {"size": symbols.to_plain(output.value.expr)} if is_size else None
     return {"buffer": output.buffer, "operand": output.operand, "layout": _plain(output.layout, symbols)}
 
 
@@ -390,7 +391,3 @@ def _output(plain: dict[str, Any] | None, symbols: Any) -> RegionOutput:
     if "size" in plain:
         return RegionOutput(value=ir.ShapeAsConstantBuffer(expr=symbols.from_plain(plain["size"])))
     return RegionOutput(buffer=plain["buffer"], operand=plain["operand"], layout=_layout(plain["layout"], symbols))
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, ir.ShapeAsConstantBuffer)

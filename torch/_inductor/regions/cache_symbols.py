@@ -20,6 +20,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._functorch._aot_autograd.canonical_inputs import SymbolNames
 from torch._inductor.regions.cache import BodyBypass, BypassReason
 from torch.fx.experimental import _config
 from torch.utils._sympy.functions import FloorDiv, Max, Min
@@ -52,12 +53,16 @@ class Symbols:
 
     def __init__(self, shape_env: Any) -> None:
         self.shape_env = shape_env
-        # symbol of the frame -> the symbol that is called by its number
-        self.numbered: dict[sympy.Symbol, sympy.Symbol] = {}
+        self._names = SymbolNames([], shape_env, _NUMBERED)
         # what the shape environment knew of them when the key, or the last guard of the body, was made
         self._known: list[Any] = []
         # How many guards the frame had when lowering, or writing the code, began.
         self._before = 0
+
+    @property
+    def numbered(self) -> dict[sympy.Symbol, sympy.Symbol]:
+        """Symbol of the frame -> the symbol that is called by its number."""
+        return self._names.names
 
     def text(self, number: Any) -> Any:
         """A size, a stride or an offset for a key: an int, or the text of its expression.  Raises ``BodyBypass``."""
@@ -65,17 +70,10 @@ class Symbols:
             return number
         if not isinstance(number, torch.SymInt):
             raise BodyBypass(BypassReason.SYMBOLIC_SIZES, f"a {type(number).__name__}")
-        expression = number.node.expr
-        for symbol in sorted(expression.free_symbols, key=str):
-            self._number(symbol)
-        return str(expression.xreplace(self.numbered))
-
-    def _number(self, symbol: sympy.Symbol) -> None:
-        if symbol in self.numbered:
-            return
-        if not symbol_is_type(symbol, SymT.SIZE) or symbol not in self.shape_env.backed_var_to_val:
-            raise BodyBypass(BypassReason.SYMBOLIC_SIZES, f"{symbol}, which depends on data")
-        self.numbered[symbol] = sympy.Symbol(_NUMBERED.format(len(self.numbered)), integer=True)
+        for symbol in number.node.expr.free_symbols:
+            if not symbol_is_type(symbol, SymT.SIZE) or symbol not in self.shape_env.backed_var_to_val:
+                raise BodyBypass(BypassReason.SYMBOLIC_SIZES, f"{symbol}, which depends on data")
+        return self._names.text(number)
 
     def facts(self) -> list[Any]:
         """What lowering may ask of the symbols, for a key.  Call this when all of them have their numbers."""
@@ -109,13 +107,11 @@ class Symbols:
         relations = [guard.expr for guard in env.guards]
         relations += [sympy.Tuple(known, value) for known, value in env.axioms.items()]
         relations += [sympy.Tuple(divisor) for divisor in env.divisible]
-        related = [each for each in relations if own & each.free_symbols]
-        names = dict(self.numbered)
-        for other in sorted(set().union(*(each.free_symbols for each in related)) - own, key=str):
-            names[other] = sympy.Symbol(f"other{len(names)}", integer=True)
-        known_of = (env.backed_var_to_val, env.var_to_range, env.var_to_hint_override, env.replacements)
-        alone = [str(table.get(symbol)) for symbol in names for table in known_of]
-        return [alone, sorted({str(each.xreplace(names)) for each in related}), bool(_config.backed_size_oblivious)]
+        known = SymbolNames([], env, _NUMBERED)
+        known.names.update(self.numbered)
+        related = sorted({known.text_of(each) for each in relations if own & each.free_symbols})
+        alone = [str(table.get(s)) for s in known.names for table in (env.backed_var_to_val, env.replacements)]
+        return [[*alone, *known.facts()], related, bool(_config.backed_size_oblivious)]
 
     def numbers_in(self, code: str) -> str:
         """``code`` with numbers in the place of this frame's names."""

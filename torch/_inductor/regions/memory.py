@@ -43,21 +43,6 @@ class RegionMemory:
     buffers: list[ir.Layout]  # layouts of the buffers that the body returns
     mutated: list[int]  # indices of the operands that the body writes to
 
-    def text(self) -> str:
-        """Equal for two bodies that callers cannot tell apart."""
-        outputs = [(o.buffer, o.operand, _text_of(o.layout), _size_of(o.value)) for o in self.outputs]
-        return repr((outputs, [_text_of(layout) for layout in self.buffers], self.mutated))
-
-
-def _text_of(layout: ir.Layout | None) -> str:
-    if layout is None:
-        return ""
-    return f"{layout.device} {layout.dtype} {list(layout.size)} {list(layout.stride)} {layout.offset}"
-
-
-def _size_of(value: Any) -> str:
-    return str(value.expr) if isinstance(value, ir.ShapeAsConstantBuffer) else ""
-
 
 def _leaf(node: Any) -> Any:
     while not isinstance(node, ir.Buffer):
