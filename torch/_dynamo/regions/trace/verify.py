@@ -15,7 +15,7 @@ import torch.fx
 from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.keys import NodeIdentity, Unkeyable
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.expressions import Applied, BindingValue, Expression
+from torch._dynamo.regions.trace.expressions import Applied, BindingValue, Expression, SourceValue
 from torch._dynamo.regions.trace.floats import guards_to_make
 from torch._dynamo.regions.trace.guard_facts import maker_key
 from torch._dynamo.regions.trace.lookup import substituted_guards, to_be_tracked, void_maker
@@ -153,23 +153,36 @@ def _looked_at(
     """The constants that only the earlier call, and that only the traced one has looked at.
 
     Looking for a match reads an element at an index, or the operands of what the call has looked at.  Then the traced
-    call looks at these, which is to know more than the earlier call did.
+    call looks at these, which is to know more than the earlier call did.  So is to read a number itself: only a call
+    that is inside no other region can ask for nothing but a comparison.
     """
     substitution = match.actions.substitution
+    read_before = {substitution(source).name for source in match.entry.condition.sources}
+    read_now = {source.name for source in traced.condition.sources}
     old = [(e, _said((e, key), substitution)) for e, key in _specialized(tx, match.entry)]
-    new = [(_said(e), _said((e, key))) for e, key in _specialized(tx, traced)]
+    new = [(e, _said((e, key))) for e, key in _specialized(tx, traced)]
     read = {_said(path.index, substitution) for path in match.entry.condition.paths}  # type: ignore[attr-defined]
     read.update(_said(part, substitution) for e, _ in old for part in _operands_in(e))
-    expressions, texts = {e for e, _ in new}, {text for _, text in old}
+    expressions = {_said(e) for e, _ in new}
 
     def follows(expression: Any) -> bool:
-        if _said(expression, substitution) in expressions:
+        if _said(expression, substitution) in expressions or _is_in(expression, read_now, substitution):
             return True
         return isinstance(expression, Applied) and all(map(follows, filter(_is_expression, expression.parts)))
 
-    found = {text for _, text in new}
+    def is_implied(expression: Any) -> bool:
+        leaves = [expression, *_operands_in(expression)] if isinstance(expression, Applied) else [expression]
+        return all(_is_in(each, read_before) for each in leaves if not isinstance(each, Applied))
+
+    found, texts = {text for _, text in new}, {text for _, text in old}
     gone = sorted(text for e, text in old if text not in found and not follows(e))
-    return gone, sorted(text for e, text in new if text not in texts and e not in read)
+    more = ((_said(e), text) for e, text in new if text not in texts and not is_implied(e))
+    return gone, sorted(text for said, text in more if said not in read)
+
+
+def _is_in(expression: Any, names: set[str], substitution: SourceSubstitution | None = None) -> bool:
+    """Whether ``expression`` is the constant at a source that ``names`` has."""
+    return isinstance(expression, SourceValue) and _said(expression.source, substitution) in names
 
 
 def _is_expression(part: Any) -> bool:
