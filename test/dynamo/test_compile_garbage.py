@@ -136,9 +136,9 @@ class Held:
 class Block(torch.nn.Module):
     """Reads the object that it holds in one of several ways; the norm makes it worth a body."""
 
-    def __init__(self, way):
+    def __init__(self, way, scale=1.0):
         super().__init__()
-        self.linear, self.norm, self.way = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), way
+        self.linear, self.norm, self.way, self.scale = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), way, scale
         held = Held()
         self.seen = weakref.ref(held)
         self.held = {
@@ -150,7 +150,7 @@ class Block(torch.nn.Module):
         }[way]
 
     def forward(self, x):
-        x = self.linear(self.norm(x)).sin()
+        x = self.linear(self.norm(x)).sin() * self.scale
         if self.way == "weak reference":
             held = self.seen()
             return x * (5.0 if held is None else held.k)
@@ -170,10 +170,11 @@ WAYS = ["attribute", "weak reference", "item", "partial", "cell"]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_objects_that_calls_met_die_with_the_programs_last_reference(function, backend, way):
+@pytest.mark.parametrize("traces", [1, 2])
+def test_objects_that_calls_met_die_with_the_programs_last_reference(function, traces, backend, way):
     """A weak reference of the program tells. What is kept for a backward that is compiled later is no exception, and no
-    object waits for a collection."""
-    blocks = torch.nn.ModuleList(Block(way) for _ in range(5))
+    object waits for a collection. With two traces, a call is compared with one in vain and reused from the other."""
+    blocks = torch.nn.ModuleList(Block(way, float(i % traces)) for i in range(5))
     call = torch.compiler.nested_compile_region(Block.forward) if function is marked else lambda block, x: block(x)
 
     def run(x):

@@ -110,9 +110,8 @@ class RegionCall:
         return list(dict.fromkeys(o for n in self.nodes if not n._erased for o in n.all_input_nodes if o not in inside))
 
     def note_miss(self, why: CannotReuse) -> None:
-        """Notes why the call is not reused, without a traceback: its frames hold objects of the program."""
-        why.__traceback__ = why.__context__ = why.__cause__ = None
-        self.miss = why
+        """Notes why the call is not reused."""
+        self.miss = why.without_frames()
 
     def stop_clock(self) -> None:
         """Ends the time that the call takes, which is negative as long as it is not known."""

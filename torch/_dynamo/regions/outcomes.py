@@ -94,6 +94,11 @@ class CannotReuse(Exception):
         self.detail = detail
         self.difference = difference
 
+    def without_frames(self) -> CannotReuse:
+        """This, to be kept: the frames of a traceback hold objects of the program, and maybe this one."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
+
 
 @dataclasses.dataclass(frozen=True)
 class CallOutcome:

@@ -106,7 +106,7 @@ def find(
                 build_for_key(tx, entry.condition, actions, arguments.symbols_before[0])
             return Match(entry, actions, bindings, operands_of(tx, arguments, entry, actions))
         except CannotReuse as e:
-            why = e
+            why = e.without_frames()
     return why
 
 
