@@ -1,16 +1,21 @@
-"""Overlay of torch._inductor.codecache: an unreadable entry is reported once, in one line."""
+"""Overlay of torch._inductor.codecache: reports an unreadable entry once, in one line, and describes keys for readers.
+
+Stock describes each attribute of a graph, with a hash of it, whenever a key is made. Only its logs read that.
+"""
 
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import pickle
 from collections.abc import Generator
 from typing import Any
 
-from torch._inductor.codecache import log
+from torch._inductor.codecache import FxGraphCachePickler, log
+from torch._logging._internal import trace_log
 
-from torch_regions.overlay import replaces
+from torch_regions.overlay import replaces, stock
 
 
 # Unreadable entries, each of which is reported once.
@@ -51,6 +56,15 @@ def iterate_over_candidates(
             _say(f"{key} in {type(remote_cache).__name__}", error)
             return
         yield entry, content, False
+
+
+@replaces("FxGraphCachePickler.debug_lines")
+def debug_lines(self: Any, inp: Any) -> list[str]:
+    # AOTAutograd's pickler is asked only where its own log is read.
+    if type(self) is FxGraphCachePickler and not trace_log.handlers and not log.isEnabledFor(logging.DEBUG):
+        return []
+    lines: list[str] = stock("torch._inductor.codecache:FxGraphCachePickler.debug_lines")(self, inp)
+    return lines
 
 
 def _entry(content: bytes) -> Any:

@@ -88,12 +88,19 @@ def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) ->
     for index, (operand, like) in enumerate(zip(operands, subgraph.graph.example_inputs)):
         if _is_tensor_operand(operand, like):
             strides = strides_of_body(like, symbols)
-            operand = ir.ExternKernel.require_exact_strides(operand, strides)
+            if not _has_strides(operand, strides):
+                operand = ir.ExternKernel.require_exact_strides(operand, strides)
             if _counts_on_alignment(subgraph.graph, index, like) and not is_aligned(operand):
                 copied = ir.ExternKernel.copy_input(operand)
                 operand = ir.ExternKernel.require_exact_strides(copied, strides)
         constrained.append(operand)
     return constrained
+
+
+def _has_strides(operand: Any, strides: Any) -> bool:
+    """Whether an operand has these very strides, such that stock would return it as it is."""
+    layout = operand.maybe_get_layout()
+    return isinstance(layout, ir.FixedLayout) and [*layout.stride] == [*strides]
 
 
 def _counts_on_alignment(body: Any, index: int, example: torch.Tensor) -> bool:
