@@ -59,6 +59,21 @@ class OfDrawers(Of):
     kind = Draws
 
 
+class WithoutGrad(Model):
+    """Its frame begins with grad mode, and makes nothing that requires grad."""
+
+    def forward(self, x, mask):
+        with torch.no_grad():
+            return super().forward(x, mask)
+
+
+class WithGradBehind(WithoutGrad):
+    """A gradient flows back to the weights of one layer, which is none of those that share a body."""
+
+    def forward(self, x, mask):
+        return self.layers[0].second(super().forward(x, mask))
+
+
 class Beside(Model):
     """The layers do not depend on one another."""
 
@@ -323,7 +338,28 @@ def test_a_length_of_which_the_frame_knows_more_shares_no_body_with_the_others(m
     assert found[0] == found[1]
 
 
-def test_with_gradients_each_length_has_operators_of_its_own():
+@pytest.mark.parametrize("make", [Model, WithGradBehind])
+def test_with_gradients_each_length_has_operators_of_its_own(make):
     with torch.enable_grad():
-        _second(Model, "attends", "aot_eager")
+        _second(make, "attends", "aot_eager")
     assert RegionInlineReason.OWN_SIZES in _reasons()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("kind", ["attends", "attends_to_two", "grows"])
+@torch._inductor.config.patch(fx_graph_cache=False)
+@torch._functorch.config.patch(enable_autograd_cache=False)
+def test_a_frame_that_makes_nothing_that_requires_grad_shares_bodies(kind, backend):
+    found = []
+    for on in (True, False):
+        torch._dynamo.reset()
+        options = torch._dynamo.config.patch(use_graph_deduplication=on)
+        with torch.enable_grad(), guards_on_sizes() as guards, options:
+            model, program, counter = _second(WithoutGrad, kind, backend)
+            if on:
+                assert counters["graph_deduplication"]["bodies"] == 1
+                assert RegionInlineReason.OWN_SIZES not in _reasons()
+            got, expected = (_run(run, model, [9, 4, 11, 5, 8]) for run in (program, model))
+            _same(got, expected)
+        found.append((guards, counter.frame_count))
+    assert found[0] == found[1]

@@ -17,14 +17,14 @@ traced call's when the body was compiled. So
 Flat, the backend would compile the other call's operators, and would guard what they need. Where the backend guards a
 symbol of the traced call for an operator outside of the body, the stamps have a guard more than flat.
 
-Only a body without a backward is shared so: a frame that begins without grad mode has no backward that is compiled
-after the guards have been written.
+Only a body of a frame without a backward is shared so, because a backward may be compiled after the guards have been
+written. If no value that the frame makes requires grad, there is none.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.fx
 from torch._dynamo.regions.outline.symbols import input_of, symbols_in
@@ -32,22 +32,15 @@ from torch._guards import TracingContext
 from torch._higher_order_ops.region_metadata import region_cache, renamings
 
 
-if TYPE_CHECKING:
-    from torch._dynamo.regions.frame import RegionCall
-    from torch._dynamo.regions.outline.graph_view import GraphView
-
-
 # symbol of a traced call -> symbol of a stamp
 Renaming = dict[Any, Any]
 
 
-def shares_body(view: GraphView, graph: torch.fx.Graph, call: RegionCall, symbols: Renaming) -> bool:
-    """Whether a stamp of ``call`` with ``symbols`` in the place of the call's may be a call of the same body.
+def shares_body(graph: torch.fx.Graph, symbols: Renaming) -> bool:
+    """Whether a stamp with ``symbols`` in the place of the traced call's may be a call of the same body.
 
-    The frame began without grad mode.
+    The frame has no backward.
     """
-    if any(view.needs_grad[view.position[node]] for node in call.nodes if not node._erased):
-        return False
     env: Any = TracingContext.get().fake_mode.shape_env  # type: ignore[union-attr]
     # The others are what these are: the shape environment holds two sizes of a layer to be equal.
     own = {symbol for pair in symbols.items() for symbol in pair if env.replace(symbol) == symbol}

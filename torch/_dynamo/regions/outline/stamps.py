@@ -82,6 +82,7 @@ def _kinds_of_stamps(
     view = tracker.view(graph)
     is_used = use_of(view, calls)
     not_saved = reads_inference_tensors(view)
+    has_backward = any(view.needs_grad)
     found = []
     for call in calls:
         inside = set(call.nodes)
@@ -92,7 +93,7 @@ def _kinds_of_stamps(
             at = view.position[stamp.node]
             hidden = view.is_in_span(at) or not view.written_at(at) <= view.held_alone(view.operands[at])
             if stamp.symbols:
-                hidden = hidden or tracker.began_with_grad or not shares_body(view, graph, call, stamp.symbols)
+                hidden = hidden or has_backward or not shares_body(graph, stamp.symbols)
             hidden = hidden or _returns_a_view(view, stamp) or at in not_saved
             hidden = hidden or (at in view.keeping_casts and call_shares_cast(stamp.node, tracker.bodies.module))
             used = {n: view.position[result] for n, result in stamp.results.items() if is_used(result, ())}
