@@ -169,9 +169,9 @@ WAYS = ["attribute", "weak reference", "item", "partial", "cell"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend, verified", [("eager", False), ("eager", True), ("aot_eager", False)])
 @pytest.mark.parametrize("traces", [1, 2])
-def test_objects_that_calls_met_die_with_the_programs_last_reference(function, traces, backend, way):
+def test_objects_that_calls_met_die_with_the_programs_last_reference(function, traces, backend, verified, way):
     """A weak reference of the program tells. What is kept for a backward that is compiled later is no exception, and no
     object waits for a collection. With two traces, a call is compared with one in vain and reused from the other."""
     blocks = torch.nn.ModuleList(Block(way, float(i % traces)) for i in range(5))
@@ -185,9 +185,9 @@ def test_objects_that_calls_met_die_with_the_programs_last_reference(function, t
     gc.collect()
     gc.disable()
     try:
-        with torch._dynamo.config.patch(run_gc_after_compile=False):
+        with torch._dynamo.config.patch(run_gc_after_compile=False, verify_region_reuse=verified):
             result = torch.compile(run, backend=backend)(torch.randn(2, 4))
-        assert torch._dynamo.utils.counters["regions"]["reused"]
+        assert torch._dynamo.utils.counters["regions"]["verified" if verified else "reused"]
         for block in blocks:
             block.held = None
         assert [block.seen() for block in blocks] == [None] * 5

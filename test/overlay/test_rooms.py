@@ -142,3 +142,15 @@ def test_a_circle_is_seen():
     back = ARROWS.copy()
     back.add_edge(f"{REGIONS}.outcomes", f"{REGIONS}.trace.call")
     assert any(len(c) > 1 for c in networkx.strongly_connected_components(back))
+
+
+def _names_itself(function):
+    return any(isinstance(node, ast.Name) and node.id == function.name for node in ast.walk(function))
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("torch.")])
+def test_no_function_inside_of_another_names_itself(name):
+    """Such a function holds itself, and so all that it uses of its surroundings, until Python's next collection."""
+    functions = [node for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, ast.FunctionDef)]
+    inside = {id(node): node for outer in functions for node in ast.walk(outer) if node is not outer}
+    assert [node.name for node in functions if id(node) in inside and _names_itself(node)] == []

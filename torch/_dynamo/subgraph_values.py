@@ -38,23 +38,33 @@ class GraphOutputs(tuple[VariableTracker, ...]):
         return made
 
 
-def trackers_in(value: VariableTracker, side_effects: SideEffects) -> list[VariableTracker]:
-    """The trackers of graph values in ``value``, in the order of a walk, each once."""
-    found: list[VariableTracker] = []
-    seen: dict[int, Any] = {}
+class _Walk:
+    """Collects the trackers of graph values.  A function that called itself would keep them until a collection."""
 
-    def visit(vt: VariableTracker) -> None:
+    def __init__(self, side_effects: SideEffects) -> None:
+        self.found: list[VariableTracker] = []
+        self._seen: dict[int, Any] = {}
+        self._side_effects = side_effects
+
+    def through(self, value: VariableTracker) -> None:
+        VariableTracker.visit(self, value, self._seen, self._side_effects)
+
+    def __call__(self, vt: VariableTracker) -> None:
         # ``isinstance`` would realize the tracker, so this checks its type.
         if issubclass(type(vt), LazyVariableTracker):
             return
         if isinstance(vt, IN_A_GRAPH):
-            found.append(vt)
+            self.found.append(vt)
         elif isinstance(vt, (ConstDictVariable, BaseSetVariable)):
             for key in vt.items:  # the walk itself skips keys
-                VariableTracker.visit(visit, key.vt, seen, side_effects)
+                self.through(key.vt)
 
-    VariableTracker.visit(visit, value, seen, side_effects)
-    return found
+
+def trackers_in(value: VariableTracker, side_effects: SideEffects) -> list[VariableTracker]:
+    """The trackers of graph values in ``value``, in the order of a walk, each once."""
+    walk = _Walk(side_effects)
+    walk.through(value)
+    return walk.found
 
 
 def made_outside(proxy: Proxy, subtracer: SubgraphTracer) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.fx
@@ -165,19 +165,26 @@ def _looked_at(
     read.update(_said(part, substitution) for e, _ in old for part in _operands_in(e))
     expressions = {_said(e) for e, _ in new}
 
-    def follows(expression: Any) -> bool:
-        if _said(expression, substitution) in expressions or _is_in(expression, read_now, substitution):
-            return True
-        return isinstance(expression, Applied) and all(map(follows, filter(_is_expression, expression.parts)))
+    def is_known(expression: Any) -> bool:
+        return _said(expression, substitution) in expressions or _is_in(expression, read_now, substitution)
 
     def is_implied(expression: Any) -> bool:
         leaves = [expression, *_operands_in(expression)] if isinstance(expression, Applied) else [expression]
         return all(_is_in(each, read_before) for each in leaves if not isinstance(each, Applied))
 
     found, texts = {text for _, text in new}, {text for _, text in old}
-    gone = sorted(text for e, text in old if text not in found and not follows(e))
+    gone = sorted(text for e, text in old if text not in found and not _follows(e, is_known))
     more = ((_said(e), text) for e, text in new if text not in texts and not is_implied(e))
     return gone, sorted(text for said, text in more if said not in read)
+
+
+def _follows(expression: Any, is_known: Callable[[Any], bool]) -> bool:
+    """Whether the value of ``expression`` follows from what ``is_known``."""
+    if is_known(expression):
+        return True
+    if not isinstance(expression, Applied):
+        return False
+    return all(_follows(part, is_known) for part in filter(_is_expression, expression.parts))
 
 
 def _is_in(expression: Any, names: set[str], substitution: SourceSubstitution | None = None) -> bool:
@@ -202,15 +209,15 @@ def _specialized(tx: InstructionTranslatorBase, entry: InvokeSubgraphReuseEntry)
     earlier call has realized the other operands.
     """
     bound_by_frame = tx.output.root_tx.symbolic_globals
+    return [each for each in entry.condition.specialized if not _is_of_globals(each[0], bound_by_frame)]
 
-    def of_globals(expression: Any) -> bool:
-        if isinstance(expression, Applied):
-            return all(of_globals(part) for part in expression.parts)
-        if isinstance(expression, BindingValue):
-            return isinstance(expression.where, Source) and expression.name not in bound_by_frame
-        return not isinstance(expression, tuple)
 
-    return [each for each in entry.condition.specialized if not of_globals(each[0])]
+def _is_of_globals(expression: Any, bound_by_frame: dict[str, Any]) -> bool:
+    if isinstance(expression, Applied):
+        return all(_is_of_globals(part, bound_by_frame) for part in expression.parts)
+    if isinstance(expression, BindingValue):
+        return isinstance(expression.where, Source) and expression.name not in bound_by_frame
+    return not isinstance(expression, tuple)
 
 
 def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
