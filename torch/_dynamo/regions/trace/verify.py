@@ -168,13 +168,12 @@ def _looked_at(
     def is_known(expression: Any) -> bool:
         return _said(expression, substitution) in expressions or _is_in(expression, read_now, substitution)
 
-    def is_implied(expression: Any) -> bool:
-        leaves = [expression, *_operands_in(expression)] if isinstance(expression, Applied) else [expression]
-        return all(_is_in(each, read_before) for each in leaves if not isinstance(each, Applied))
+    def was_known(expression: Any) -> bool:
+        return _is_in(expression, read_before)
 
     found, texts = {text for _, text in new}, {text for _, text in old}
     gone = sorted(text for e, text in old if text not in found and not _follows(e, is_known))
-    more = ((_said(e), text) for e, text in new if text not in texts and not is_implied(e))
+    more = ((_said(e), text) for e, text in new if text not in texts and not _follows(e, was_known))
     return gone, sorted(text for said, text in more if said not in read)
 
 
