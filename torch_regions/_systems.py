@@ -297,10 +297,11 @@ SYSTEMS = (
             "torch._inductor.regions",
             "torch._inductor.regions.bodies",
             "torch._inductor.regions.cache",
+            "torch._inductor.regions.cache_devices",
             "torch._inductor.regions.object_code",
             "torch._inductor.runtime.cache_",
         ),
-        ("inductor/regions/test_cache",),
+        ("inductor/regions/test_cache", "inductor/regions/test_object_code"),
     ),
     System(
         "Compile the kernels of a CPU early and together",

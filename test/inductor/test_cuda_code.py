@@ -5,6 +5,7 @@ Processes of their own believe in that device (test/testing/cuda_device.py). All
 
 import functools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,3 +152,29 @@ def test_a_process_finds_all_kernels_of_one_that_compiled_fewer_layers():
     _, three = found(("bert", "--training"))
     _, six = found(("bert", "--training", "--layers", "6"))
     assert six["named"] == three["named"] and six["bodies"] == three["bodies"] >= 1
+
+
+@pytest.mark.parametrize("case", [*CASES, ("bert", "--training", "--dynamic")], ids=" ".join)
+def test_bodies_of_a_process_that_compiled_fewer_layers_are_found(case, tmp_path, monkeypatch):
+    """And the program is what lowering them would have made, to the letter."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    texts, told = [], []
+    for layers, cached, folder in (("3", True, None), ("4", True, "found"), ("4", False, "lowered")):
+        options = ["--layers", layers, "--set", "force_disable_caches=False", "--set", f"fx_graph_cache={cached}"]
+        if folder is not None:
+            (tmp_path / folder).mkdir()
+            options += ["--keep", str(tmp_path / folder)]
+        record = measure(*case, *options)["flag"]
+        told.append(record["kept"])
+        assert record["bodies"] and not record["wrong"]
+        if folder is not None:
+            files = sorted((tmp_path / folder).glob("*_flag_*"))
+            texts.append([_without_origins(file.read_text()) for file in files])
+    bodies = told[0].pop("lowered")
+    assert told == [{}, {"found": bodies}, {"lowered": bodies, "OFF": bodies}]
+    assert texts[0] == texts[1] and texts[0]
+
+
+def _without_origins(text):
+    """Comments name the nodes of the program that a body was first seen in; the first line numbers the graphs."""
+    return re.sub(r"(?m)^ *# (?!kernel path).*\n", "", text)

@@ -1,6 +1,6 @@
 """One model, flat and with the flag, compiled for CUDA without one; prints what was found as JSON.
 
-usage: python test/testing/cuda_worker.py MODEL [--training] [--layers N] [--dtype NAME] [--ptx] [--set OPTION=VALUE ...]
+usage: python test/testing/cuda_worker.py MODEL [--training] [--layers N] [--dtype NAME] [--ptx] [--dynamic] [--set OPTION=VALUE ...]
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def _numbers(record: Any, ptx: bool, kernels_compiled: dict[str, int]) -> dict[s
         "skips": counters["inductor"]["cudagraph_skips"],
         "tuned": sorted(record.tuned),
         "wrong": record.wrong,
+        "kept": dict(counters["region_bodies"]),
         "compiled": sum(kernels_compiled[content] for content in record.kernels) if ptx else None,
     }
 
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--ptx", action="store_true")
+    parser.add_argument("--dynamic", action="store_true", help="all sizes are symbols")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE")
     parser.add_argument("--keep", type=Path, help="a folder for the wrappers")
     given = parser.parse_args()
@@ -75,7 +77,13 @@ def main() -> None:
         counters.clear()
         with contextlib.redirect_stdout(sys.stderr):
             record = cuda_codegen.run_step(
-                example.model, example.call, training=given.training, flag=flag, mode=mode, options=options
+                example.model,
+                example.call,
+                training=given.training,
+                flag=flag,
+                mode=mode,
+                dynamic=given.dynamic,
+                options=options,
             )
         if given.keep:
             for number, text in enumerate(record.wrappers):

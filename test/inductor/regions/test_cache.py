@@ -81,7 +81,11 @@ def written(x, w):
     return y.sin() + x
 
 
-@pytest.mark.parametrize("body", [gated, summed, without_kernels, written], ids=lambda f: f.__name__)
+def convolved(x, w):
+    return F.conv1d(x[None], w[:4, :4, None])[0].relu() + x
+
+
+@pytest.mark.parametrize("body", [gated, summed, without_kernels, written, convolved], ids=lambda f: f.__name__)
 def test_found_code_is_what_lowering_makes(body):
     program = twice(body)
     with config.patch(fx_graph_cache=False):
@@ -196,6 +200,15 @@ def _write_to_what_is_no_operand(entry):
     entry["mutated"] = [9]
 
 
+def _aligned_what_is_no_operand(entry):
+    entry["aligned"] = [9]
+
+
+def _header_that_is_none(entry):
+    for code in entry["codes"].values():
+        code["headers"] = ["__init__"]
+
+
 def _result_without_memory(entry):
     entry["outputs"][0]["buffer"] = None
 
@@ -211,6 +224,8 @@ def _code_that_is_no_text(entry):
         _without_results,
         _buffer_that_is_not_there,
         _write_to_what_is_no_operand,
+        _aligned_what_is_no_operand,
+        _header_that_is_none,
         _result_without_memory,
         _code_that_is_no_text,
     ],

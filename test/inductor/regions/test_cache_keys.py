@@ -11,6 +11,9 @@ import torch
 from testing.body_keys import key
 from torch._inductor import config
 from torch._inductor.compiler_bisector import CompilerBisector
+from torch._inductor.regions.cache_devices import hardware, only_device
+from torch._inductor.runtime.hints import DeviceProperties
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 F = torch.nn.functional
@@ -200,3 +203,38 @@ def test_code_generator_of_the_users():
         assert key(base, *inputs()) == "BACKEND"
     finally:
         common.device_codegens["cpu"] = stock
+
+
+def on(device: str) -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.empty(2, device=device)
+
+
+@pytest.mark.parametrize(
+    "devices, found",
+    [
+        (["cpu", "cpu"], "cpu"),
+        (["cuda:0", "cuda:0"], "cuda:0"),
+        (["cuda:0", "cpu"], None),
+        (["cuda:0", "cuda:1"], None),
+        (["meta"], None),
+        ([], None),
+    ],
+    ids=str,
+)
+def test_a_body_is_kept_that_is_on_one_device(devices, found):
+    """Results of an operator with several are looked into; sizes do not count."""
+    tensors = [on(device) for device in devices]
+    device = only_device([*tensors[:1], (tensors[1:], 7), None])
+    assert device == (None if found is None else torch.device(found))
+
+
+def test_code_for_one_gpu_is_not_that_for_another():
+    device = torch.device("cuda", 0)
+    one = DeviceProperties("cuda", 0, 132, 90, major=9)
+    found = []
+    for properties in (one, one, one._replace(cc=80, major=8), one._replace(multi_processor_count=108)):
+        with patch.object(DeviceProperties, "create", lambda _, given=properties: given):
+            found.append(str(hardware(device)))
+    assert found[0] == found[1] and len(set(found)) == 3
+    assert str(hardware(torch.device("cpu"))) not in found

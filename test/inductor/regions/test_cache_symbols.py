@@ -8,12 +8,14 @@ import shutil
 from unittest.mock import patch
 
 import pytest
+import sympy
 import torch
 import torch._dynamo
 import torch.nn.functional as F
 from testing.body_keys import key, twice
 from testing.kernels import fresh_graphs
 from torch._dynamo.utils import counters
+from torch._inductor.regions import cache_symbols
 from torch._inductor.regions.cache import FOLDER, BodyBypass
 from torch._inductor.regions.cache_symbols import Symbols
 from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -254,15 +256,31 @@ def test_sizes_of_results_are_read_as_they_were_written():
     other_env, other, other_size = _symbols()
     one, two = Symbols(env), Symbols(other_env)
     one.text(size), two.text(other_size)
-    halved = torch.utils._sympy.functions.FloorDiv(symbol, 2)
-    for expression in (8, symbol, 3 * symbol + 2, symbol**2 * 4, symbol * (symbol + 1), halved, symbol <= 2048):
+    known = torch.utils._sympy.functions
+    rounded = known.CeilToInt(known.IntTrueDiv(symbol, 32))
+    for expression in (
+        *(8, symbol, 3 * symbol + 2, symbol**2 * 4, symbol * (symbol + 1), symbol <= 2048),
+        *(known.FloorDiv(symbol, 2), known.Mod(symbol, 2), known.PythonMod(symbol, 3)),
+        *(known.ModularIndexing(symbol, 4, 3), rounded, sympy.Eq(rounded, 7)),
+        *(sympy.And(symbol > 2, symbol < 9), sympy.Or(symbol > 9, sympy.Eq(symbol, 3))),
+    ):
         read = two.from_plain(one.to_plain(expression))
         assert read == (expression.subs(symbol, other) if expression != 8 else 8)
     with pytest.raises(BodyBypass, match="not written down"):
-        one.to_plain(torch.utils._sympy.functions.Mod(symbol, 2))
+        one.to_plain(known.TruncToInt(known.IntTrueDiv(symbol, 3)))
 
 
-def test_a_body_whose_result_has_another_kind_of_size_is_lowered_for_its_program():
+def test_a_result_may_have_the_rest_of_a_size():
+    def cut(x, w):
+        return (x @ w)[:, : x.size(1) % 4 + 2].sin()
+
+    assert [compiled(twice(cut), *tensors(7))[0] for _ in range(2)] == [{"lowered": 1}, {"found": 1}]
+
+
+def test_a_body_whose_result_has_a_size_of_another_kind_is_lowered_for_its_program(monkeypatch):
+    for name in ("Mod", "PythonMod"):
+        monkeypatch.delitem(cache_symbols._OPERATORS, name)
+
     def cut(x, w):
         return (x @ w)[:, : x.size(1) % 4 + 2].sin()
 

@@ -31,8 +31,9 @@ from torch._inductor.codecache import (
     write_atomic,
 )
 from torch._inductor.lowering import lowerings
+from torch._inductor.regions.cache_devices import hardware, has_stock_generator, only_device
 from torch._inductor.regions.memory import RegionMemory, RegionOutput
-from torch._inductor.regions.object_code import BodyCode, Kernel
+from torch._inductor.regions.object_code import HEADERS, BodyCode, Kernel
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
@@ -53,8 +54,8 @@ class BypassReason(enum.Enum):
     OFF = "caches are off"
     STOCK = "FxGraphCache would not keep a graph here"
     WRAPPER = "another wrapper than Python's is written"
-    DEVICE = "something in it is not on the CPU"
-    BACKEND = "another code generator is registered for the CPU"
+    DEVICE = "it is not on one device, or on another than a CPU or a CUDA GPU"
+    BACKEND = "another code generator than stock's is registered for its device"
     SYMBOLIC_SIZES = "its sizes depend on data, or it asks what cannot be kept"
     RUNTIME_ASSERTS = "the program has assertions on sizes that a body may have to make"
     AUTOTUNED = "its kernels are chosen by measuring"
@@ -85,7 +86,8 @@ PARTS: dict[str, str] = {
     "graph": "another body's code would run",
     "operands": "code for other shapes, strides, offsets or dtypes would run",
     "kind": "buffers would be kept or reused by the rules of a graph of another kind",
-    "instructions": "kernels would step by the width of another CPU's vectors",
+    "device": "code for another device would run",
+    "hardware": "kernels would be made for another CPU's vectors, or for another GPU",
     "threads": "loops would be split for another number of threads",
     "ambient": "kernels would be chosen for other precision or determinism",
     "default_device": "factories would make tensors on another device",
@@ -121,6 +123,7 @@ _NODES = frozenset(
     (
         ir.ComputedBuffer,
         ir.ConcatKernel,
+        ir.ExternKernelAlloc,
         ir.ExternKernelOut,
         ir.FallbackKernel,
         ir.IndexPutFallback,
@@ -142,18 +145,22 @@ def key_of(gm: GraphModule, examples: Sequence[Any], around: Any, symbols: Any) 
         raise BodyBypass(BypassReason.UNKEYABLE, f"metadata {sorted(unknown)}")
     for node in gm.graph.nodes:
         _check_node(node)
+    device = only_device([*examples, *(node.meta.get("val") for node in gm.graph.nodes)])
+    if device is None:
+        raise BodyBypass(BypassReason.DEVICE)
+    if not has_stock_generator(device):
+        raise BodyBypass(BypassReason.BACKEND, device.type)
     try:
-        return _key(gm, examples, around, symbols)
+        return _key(gm, examples, around, symbols, device)
     except BodyBypass:
         raise
     except Exception as error:
         raise BodyBypass(BypassReason.UNKEYABLE, error) from error
 
 
-def _key(gm: GraphModule, examples: Sequence[Any], around: Any, symbols: Any) -> str:
+def _key(gm: GraphModule, examples: Sequence[Any], around: Any, symbols: Any, device: torch.device) -> str:
     from torch._functorch._aot_autograd.autograd_cache_parts import KeyParts, plain_bytes
     from torch._functorch._aot_autograd.canonical_graph import CanonicalGraph
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
     from torch._inductor.utils import parallel_num_threads
     from torch.utils._ambient_state import ambient_state, global_state_key
 
@@ -163,7 +170,8 @@ def _key(gm: GraphModule, examples: Sequence[Any], around: Any, symbols: Any) ->
     parts.add("graph", plain_bytes([graph.targets, graph.records]))
     parts.add("operands", plain_bytes([_value("", example, symbols) for example in examples]))
     parts.add("kind", plain_bytes([around.is_inference, around.is_backward]))
-    parts.add("instructions", plain_bytes([str(pick_vec_isa()), torch.backends.cpu.get_cpu_capability()]))
+    parts.add("device", str(device).encode())
+    parts.add("hardware", plain_bytes(hardware(device)))
     parts.add("threads", plain_bytes([torch.get_num_threads(), parallel_num_threads()]))
     parts.add("ambient", serialize([torch.is_inference_mode_enabled(), *ambient_state(global_state_key())]))
     parts.add("default_device", str(torch.get_default_device()).encode())
@@ -176,27 +184,20 @@ def _key(gm: GraphModule, examples: Sequence[Any], around: Any, symbols: Any) ->
 
 
 def _check_surroundings(around: Any) -> None:
-    from torch._inductor.codegen.common import get_scheduling_for_device, get_wrapper_codegen_for_device
-    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-
     if config.force_disable_caches or not config.fx_graph_cache:
         raise BodyBypass(BypassReason.OFF)
     if around.cpp_wrapper or around.fx_wrapper or around.aot_mode or around.is_const_graph:
         raise BodyBypass(BypassReason.WRAPPER)
     if around._shape_env.deferred_runtime_asserts:
         raise BodyBypass(BypassReason.RUNTIME_ASSERTS)
-    if config.max_autotune or config.max_autotune_gemm or config.max_autotune_pointwise:
+    measuring = (config.max_autotune, config.max_autotune_gemm, config.max_autotune_pointwise)
+    if any(measuring) or config.benchmark_fusion or config.benchmark_combo_kernel:
         raise BodyBypass(BypassReason.AUTOTUNED)
     if config.trace.enabled or config.trace.provenance_tracking_level:
         raise BodyBypass(BypassReason.RECORDED)
     # One operator's lowering may call any other.
     if replaced := next((target for target, lower in _LOWERINGS.items() if lowerings.get(target) is not lower), None):
         raise BodyBypass(BypassReason.LOWERING, replaced)
-    # Stock registers one of its own functions, which creates the scheduling of the configured backend.
-    scheduling: Any = get_scheduling_for_device("cpu")
-    registered = (getattr(scheduling, "__module__", None), get_wrapper_codegen_for_device("cpu"))
-    if config.cpu_backend != "cpp" or registered != (get_scheduling_for_device.__module__, PythonWrapperCodegen):
-        raise BodyBypass(BypassReason.BACKEND)
 
 
 def _check_node(node: Node) -> None:
@@ -242,8 +243,6 @@ def _value(name: str, value: Any, symbols: Any) -> Any:
 def _tensor(value: Any, symbols: Any) -> Any:
     if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
         raise BodyBypass(BypassReason.VALUE, type(value).__name__)
-    if value.device.type != "cpu":
-        raise BodyBypass(BypassReason.DEVICE, value.device)
     numbers = tuple(map(symbols.text, (*value.shape, *value.stride(), value.storage_offset())))
     flags = (value.requires_grad, value.is_conj(), value.is_neg(), value._is_view(), value.is_pinned())
     return (str(value.dtype), value.dim(), numbers, flags)
@@ -283,7 +282,8 @@ class CachedBody:
 def described(memory: RegionMemory, symbols: Any) -> dict[str, Any]:
     """The data about a body's memory as numbers and text. Raises ``BodyBypass``."""
     outputs = [_plain_output(output, symbols) for output in memory.outputs]
-    return {"outputs": outputs, "buffers": [_plain(b, symbols) for b in memory.buffers], "mutated": memory.mutated}
+    buffers = [_plain(buffer, symbols) for buffer in memory.buffers]
+    return {"outputs": outputs, "buffers": buffers, "mutated": memory.mutated, "aligned": memory.aligned}
 
 
 def save(key: str, body: CachedBody, symbols: Any) -> None:
@@ -311,7 +311,8 @@ def load(key: str, results: int, operands: int, symbols: Any) -> CachedBody | No
             raise ValueError("it is damaged, or of another key")
         entry = json.loads(content)
         outputs = [_output(output, symbols) for output in entry["outputs"]]
-        memory = RegionMemory(outputs, [_layout(b, symbols) for b in entry["buffers"]], entry["mutated"])
+        buffers = [_layout(buffer, symbols) for buffer in entry["buffers"]]
+        memory = RegionMemory(outputs, buffers, entry["mutated"], entry["aligned"])
         _check_memory(memory, results, operands)
         codes = {donated: _code(code) for donated, code in entry["codes"].items()}
         symbols.guard(entry["guards"])  # last: until here, the entry may turn out to be no use
@@ -336,7 +337,7 @@ def _check_memory(memory: RegionMemory, results: int, operands: int) -> None:
         raise ValueError(f"it has {len(memory.outputs)} results, not {results}")
     indices = [(output.operand, operands) for output in memory.outputs if output.operand is not None]
     indices += [(output.buffer, len(memory.buffers)) for output in memory.outputs if output.buffer is not None]
-    indices += [(index, operands) for index in memory.mutated]
+    indices += [(index, operands) for index in (*memory.mutated, *memory.aligned)]
     if any(type(index) is not int or not 0 <= index < count for index, count in indices):
         raise ValueError("it refers to an operand or a buffer that is not there")
     if any((output.layout is None) != (output.operand is output.buffer is None) for output in memory.outputs):
@@ -344,7 +345,10 @@ def _check_memory(memory: RegionMemory, results: int, operands: int) -> None:
 
 
 def _code(plain: dict[str, Any]) -> BodyCode:
-    code = BodyCode(plain["before"], [Kernel(**kernel) for kernel in plain["kernels"]], plain["after"], plain["guards"])
+    kernels = [Kernel(**kernel) for kernel in plain["kernels"]]
+    code = BodyCode(plain["before"], kernels, plain["after"], plain["guards"], plain["headers"])
+    if not set(code.headers) <= set(HEADERS):
+        raise ValueError(f"it asks for the headers {code.headers}")
     texts = [code.before, code.after, *(text for kernel in code.kernels for text in asdict(kernel).values())]
     if any(type(text) is not str for text in texts):
         raise ValueError("its code is no text")

@@ -23,7 +23,7 @@ import torch
 from torch._functorch._aot_autograd.canonical_inputs import SymbolNames
 from torch._inductor.regions.cache import BodyBypass, BypassReason
 from torch.fx.experimental import _config
-from torch.utils._sympy.functions import FloorDiv, Max, Min
+from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, ModularIndexing, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 
@@ -41,9 +41,17 @@ _KINDS = (
     sympy.Le,
     sympy.Gt,
     sympy.Ge,
+    sympy.And,
+    sympy.Or,
+    sympy.Not,
+    CeilToInt,
     FloorDiv,
+    IntTrueDiv,
     Max,
     Min,
+    Mod,
+    ModularIndexing,
+    PythonMod,
 )
 _OPERATORS: dict[str, Any] = {kind.__name__: kind for kind in _KINDS}
 

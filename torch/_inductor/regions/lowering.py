@@ -90,7 +90,7 @@ def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) ->
             strides = strides_of_body(like, symbols)
             if not _has_strides(operand, strides):
                 operand = ir.ExternKernel.require_exact_strides(operand, strides)
-            if _counts_on_alignment(subgraph.graph, index, like) and not is_aligned(operand):
+            if index in subgraph.region_memory.aligned and not is_aligned(operand):
                 copied = ir.ExternKernel.copy_input(operand)
                 operand = ir.ExternKernel.require_exact_strides(copied, strides)
         constrained.append(operand)
@@ -101,11 +101,6 @@ def _has_strides(operand: Any, strides: Any) -> bool:
     """Whether an operand has these very strides, such that stock would return it as it is."""
     layout = operand.maybe_get_layout()
     return isinstance(layout, ir.FixedLayout) and [*layout.stride] == [*strides]
-
-
-def _counts_on_alignment(body: Any, index: int, example: torch.Tensor) -> bool:
-    """Whether the body's kernels may use vector loads on an operand. On the CPU no kernel depends on alignment."""
-    return example.device.type != "cpu" and body.graph_input_names[index] not in body.unaligned_buffers
 
 
 def _call(subgraph: Any, given: list[Any], operands: list[Any], symbols: dict[Any, Any]) -> list[Any]:

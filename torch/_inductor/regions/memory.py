@@ -42,6 +42,7 @@ class RegionMemory:
     outputs: list[RegionOutput]
     buffers: list[ir.Layout]  # layouts of the buffers that the body returns
     mutated: list[int]  # indices of the operands that the body writes to
+    aligned: list[int]  # indices of those whose kernels may use vector loads on them, which asks for aligned addresses
 
 
 def _leaf(node: Any) -> Any:
@@ -114,7 +115,7 @@ def analyse(graph: Any) -> RegionMemory:
     positions = {name: i for i, name in enumerate(graph.graph_input_names)}
     names: dict[str, int] = {}
     returned: list[Any] = []
-    memory = RegionMemory([], [], _mutated(graph, positions))
+    memory = RegionMemory([], [], _mutated(graph, positions), _aligned(graph))
     with V.set_graph_handler(graph):
         for output in graph.graph_outputs:
             if buffer_of(output) is None:
@@ -150,6 +151,15 @@ def _copy(output: Any) -> Any:
 def _mutated(graph: Any, positions: dict[str, int]) -> list[int]:
     names = {name for op in graph.operations for out in op.get_outputs() for name in out.get_mutation_names()}
     return sorted(positions[name] for name in names if name in positions)
+
+
+def _aligned(graph: Any) -> list[int]:
+    """On the CPU no kernel depends on alignment."""
+    return [
+        index
+        for index, (name, example) in enumerate(zip(graph.graph_input_names, graph.example_inputs))
+        if isinstance(example, torch.Tensor) and example.device.type != "cpu" and name not in graph.unaligned_buffers
+    ]
 
 
 def substitution(graph: Any, operands: list[Any]) -> dict[sympy.Symbol, Any]:

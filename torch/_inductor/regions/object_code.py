@@ -11,17 +11,27 @@ numbers, or the names of equal kernels that the program already has, and it repl
 body from the cache and a newly lowered body go through the same ``link``, so both give the same program: the one that
 Inductor would have written. The program contains the text itself, not a reference to it, so no entry of the cache
 depends on another one.
+
+Code for a GPU also needs imports at the head of the program, which the wrapper of the program writes once; ``headers``
+says which. Triton's compile workers know a kernel by its source, and its name is in the source. So a kernel goes to
+them when the body is linked and the name is final, and not when its code is generated.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import code_hash, get_path
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.regions.early_kernels import TRITON_JOB, arguments_of, compile_by_triton
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
@@ -30,6 +40,9 @@ from torch._inductor.virtualized import V
 BODY_NAME = "regionbody7c41"
 _KERNEL_NUMBER = "regionkernel7c41_{}_"
 _KERNEL_NAME = re.compile(r"(\w*?)regionkernel7c41_(\d+)_")
+# Methods of the program's wrapper that write what a body may need at its head.
+HEADERS = ("write_triton_header_once", "write_get_raw_stream_header_once")
+_KERNEL_PATH = re.compile(r"^(# kernel path: )(.*)$", re.MULTILINE)
 
 
 class NotApartError(Exception):
@@ -53,15 +66,20 @@ class BodyCode:
     kernels: list[Kernel]
     after: str
     guards: list[Any] = field(default_factory=list)  # that writing it makes: see cache_symbols.py
+    headers: list[str] = field(default_factory=list)  # those of ``HEADERS`` that it needs
 
     def mapped(self, change: Callable[[str], str]) -> BodyCode:
         """The same code with each of its texts changed."""
         kernels = [Kernel(change(k.stem), change(k.source), change(k.definition)) for k in self.kernels]
-        return BodyCode(change(self.before), kernels, change(self.after), self.guards)
+        return BodyCode(change(self.before), kernels, change(self.after), self.guards, self.headers)
 
 
 class _EmptyWrapper(PythonWrapperCodegen):
     """The outermost wrapper, for a body outside of any program."""
+
+    def __init__(self) -> None:
+        self.needed: set[str] = set()  # of ``HEADERS``
+        super().__init__()
 
     def write_header(self) -> None:
         pass
@@ -72,6 +90,12 @@ class _EmptyWrapper(PythonWrapperCodegen):
     def write_kernel_autotune_defs_header(self) -> None:
         pass
 
+    def write_triton_header_once(self) -> None:  # type: ignore[override]
+        self.needed.add(HEADERS[0])
+
+    def write_get_raw_stream_header_once(self) -> None:  # type: ignore[override]
+        self.needed.add(HEADERS[1])
+
     def next_kernel_suffix(self) -> str:
         return _KERNEL_NUMBER.format(next(self._names_iter))
 
@@ -81,7 +105,7 @@ class _EmptyWrapper(PythonWrapperCodegen):
         for name, value in vars(self).items():
             if isinstance(value, IndentedBuffer):
                 counts[name] = len(value.getvalue())
-            elif name != "src_to_kernel" and isinstance(value, (dict, list, set)):
+            elif name not in ("src_to_kernel", "needed") and isinstance(value, (dict, list, set)):
                 counts[name] = len(value)
         return counts
 
@@ -95,13 +119,16 @@ def compile_alone(graph: Any) -> BodyCode:
         around = _EmptyWrapper()
         graph.parent = types.SimpleNamespace(wrapper_code=around)
         before = around.written()
-        text = graph.codegen()[0].value
+        with patch.object(AsyncCompile, "use_process_pool", staticmethod(lambda: False)):
+            text = graph.codegen()[0].value
     wrapper = graph.wrapper_code
     if type(wrapper) is not SubgraphPythonWrapperCodegen:
         raise NotApartError(f"the wrapper is a {type(wrapper).__name__}")
     if around.written() != before:
         raise NotApartError("it writes to the program around it")
-    return _take_apart(text, wrapper.header.getvalue(), around.src_to_kernel)
+    code = _take_apart(text, wrapper.header.getvalue(), around.src_to_kernel)
+    code.headers = sorted(around.needed)
+    return code
 
 
 def _take_apart(text: str, definitions: str, kernels: dict[str, str]) -> BodyCode:
@@ -114,10 +141,10 @@ def _take_apart(text: str, definitions: str, kernels: dict[str, str]) -> BodyCod
     before, after = text.split(definitions)
     starts = []
     for name in kernels.values():
-        beginning = f"\n\n{name} = "
+        beginning = f"\n{name} = "
         if definitions.count(beginning) != 1:
             raise NotApartError(f"{name} is not defined once")
-        starts.append(definitions.index(beginning))
+        starts.append(_start_of_comment(definitions, definitions.index(beginning)))
     if starts != sorted(starts) or (starts and definitions[: starts[0]].strip()):
         raise NotApartError("something stands between its kernels")
     starts[:1] = [0]
@@ -131,17 +158,44 @@ def _take_apart(text: str, definitions: str, kernels: dict[str, str]) -> BodyCod
     return BodyCode(before, found, after)
 
 
+def _start_of_comment(text: str, end: int) -> int:
+    """Where the empty line begins that stands before the comment above the line break at ``end``."""
+    while text[:end].rpartition("\n")[2].startswith("#"):
+        end = text.rindex("\n", 0, end)
+    return end - 1
+
+
 def link(code: BodyCode, wrapper: Any, name: str) -> str:
     """The text of a body for the program of ``wrapper``, in which the body is named ``name``."""
     root = wrapper.get_root_graph() if isinstance(wrapper, SubgraphPythonWrapperCodegen) else wrapper
-    names, definitions = [], []
+    names: list[str] = []
+    definitions = []
     for kernel in code.kernels:
         known = root.src_to_kernel.get(kernel.source)
         if known is None:
             known = root.src_to_kernel[kernel.source] = kernel.stem + root.next_kernel_suffix()
-            definitions.append(kernel.definition)
+            own = kernel.stem + _KERNEL_NUMBER.format(len(names))
+            definition = kernel.definition.replace(own, known).replace(BODY_NAME, name)
+            definitions.append(_of_program(definition, known))
         names.append(known)
+    for header in code.headers:
+        getattr(root, header)()
     text = code.before + "".join(definitions) + code.after
     for number, (kernel, known) in enumerate(zip(code.kernels, names, strict=True)):
         text = text.replace(kernel.stem + _KERNEL_NUMBER.format(number), known)
     return text.replace(BODY_NAME, name)
+
+
+def _of_program(definition: str, name: str) -> str:
+    """The definition of the kernel ``name``. A kernel of Triton goes to the compiler, and says where its code lies."""
+    comment, equals, job = definition.partition(f"\n{name} = ")
+    if not job.startswith(TRITON_JOB):
+        return definition
+    own_name, source = arguments_of(job)
+    compile_by_triton(own_name, source)
+    path = get_path(code_hash(source.strip()), "py")[2]
+
+    def line(found: re.Match[str]) -> str:
+        return found[1] + (path if os.path.isabs(found[2]) else os.path.relpath(path, cache_dir()))
+
+    return _KERNEL_PATH.sub(line, comment) + equals + job
