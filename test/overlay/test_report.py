@@ -140,6 +140,35 @@ def test_the_text_says_what_differs_and_what_to_do():
     assert advice.NOT_REUSED["GUARD_FAILS"] in said
 
 
+class Counting(torch.nn.Module):
+    """A layer that writes to a buffer by an assignment: no region becomes of it where gradients are."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.norm(self.linear(x))
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        return x - self.mean / self.calls
+
+
+def test_calls_that_are_not_tried_are_counted():
+    """Two show that nothing becomes of a layer; a report and a warning of two calls hide that there are six."""
+    model = torch.nn.Sequential(*(Counting() for _ in range(6)))
+    compiled_once(model)
+    (compiled,) = compiles()
+    tried = len(compiled["calls"])
+    assert compiled["untried"] == {"Counting": 6 - tried} and 0 < tried < 6
+    said = str(torch_regions.report())
+    assert f"6 calls: {tried} inlined, {6 - tried} not tried" in said
+    assert "6 calls of Counting look alike, and none is a region: SIDE_EFFECT" in compiled["warning"]
+    assert f"{6 - tried} more calls of <code>Counting</code>" in torch_regions.report().html()
+
+
 def test_with_nothing_compiled_it_says_so():
     assert str(torch_regions.report()) == "nothing was compiled in this process"
 

@@ -134,7 +134,7 @@ def _is_of(metric: dict[str, Any], record: dict[str, Any]) -> bool:
 def _compile(record: dict[str, Any] | None, metric: dict[str, Any] | None) -> dict[str, Any]:
     known: dict[str, Any] = metric or {"id": "", "frame": "", "defined": "", "start": None, "times": {}}
     plain = {"id": known["id"], "thread": "", "frame": known["frame"], "defined": known["defined"], "flag": False}
-    plain |= {"operators": None, "calls": [], "bodies": [], "left_out": {}, "warning": ""}
+    plain |= {"operators": None, "calls": [], "untried": {}, "bodies": [], "left_out": {}, "warning": ""}
     made = dict(record) if record is not None else plain
     at = made.pop("at", None)
     made["frame"] = made["frame"] or known["frame"]

@@ -73,7 +73,8 @@ def _compile(compiled: dict[str, Any]) -> Iterator[Line]:
     for call in compiled["calls"]:
         by_region[call["function"], call["automatic"], call["defined"]].append(call)
     for (function, automatic, defined), calls in by_region.items():
-        yield from _region(f"{function}{' (automatic)' if automatic else ''}", defined, calls, bodies)
+        untried = compiled["untried"].get(function, 0) if automatic else 0
+        yield from _region(f"{function}{' (automatic)' if automatic else ''}", defined, calls, bodies, untried)
     for body in bodies.values():
         if body["found"]:
             text = f"{body['calls']} calls of {body['operators']} operators, {body['saved']} saved"
@@ -99,14 +100,20 @@ def _place(text: str) -> str:
     return short(text) if "/" in text or "\\" in text else text
 
 
-def _region(name: str, defined: str, calls: list[dict[str, Any]], bodies: dict[str, Any]) -> Iterator[Line]:
+def _region(
+    name: str, defined: str, calls: list[dict[str, Any]], bodies: dict[str, Any], untried: int
+) -> Iterator[Line]:
     counted = Counter(call["outcome"] for call in calls)
     what = ", ".join(f"{counted[each]} {each.lower()}" for each in ("TRACED", "REUSED", "INLINED") if counted[each])
+    what += f", {untried} not tried, because nothing became of these" if untried else ""
     names = dict.fromkeys(body for call in calls for body in call["bodies"])
     sizes = [str(bodies[body]["operators"]) for body in names if body in bodies]
     saved = sum(bodies[body]["saved"] for body in names if body in bodies)
     made = f"; bodies of {', '.join(sizes)} operators, {saved} saved" if sizes else ""
-    yield f"  {name}  {short(defined)}: {len(calls)} calls: {what}{made}", "green" if counted["REUSED"] else "yellow"
+    yield (
+        f"  {name}  {short(defined)}: {len(calls) + untried} calls: {what}{made}",
+        "green" if counted["REUSED"] else "yellow",
+    )
     reasons: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for call in calls:
         if call["reason"] or call["miss"]:

@@ -66,6 +66,8 @@ class CompileFacts:
     # In the order in which they ended.
     calls: list[CallOutcome] = dataclasses.field(default_factory=list)
     bodies: list[Body] = dataclasses.field(default_factory=list)
+    # Class of a module -> calls that were not tried as automatic regions, because nothing had become of earlier ones.
+    untried: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     # Of the program: those of a body count once for each of its calls.
     operators: int = 0
     # Name of an IllegalReason -> operators that are in no region for it.
@@ -87,6 +89,7 @@ class CompileFacts:
             "flag": self.flag,
             "operators": self.operators,
             "calls": [call_as_json(call) for call in self.in_order()],
+            "untried": dict(self.untried),
             "bodies": [{**dataclasses.asdict(body), "saved": body.saved} for body in self.bodies],
             "left_out": dict(self.left_out),
             "warning": self.warning,
@@ -153,6 +156,7 @@ def facts_of_this_compile() -> CompileFacts | None:
     elif found.attempt != context.attempt:
         found.attempt, found.begun = context.attempt, 0
         found.calls = [call for call in found.calls if call.reason is RegionInlineReason.GRAPH_BREAK]
+        found.untried.clear()
     return found
 
 
@@ -168,6 +172,13 @@ def expect_calls(number: int) -> None:
     of = facts_of_this_compile()
     if of is not None:
         of.expected = number
+
+
+def note_untried(function: str) -> None:
+    """Counts a call of a module that is like others of which no region became."""
+    of = facts_of_this_compile()
+    if of is not None:
+        of.untried[function] += 1
 
 
 def note(call: CallOutcome) -> None:

@@ -55,19 +55,23 @@ def warning(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, Any
 def _called(facts: CompileFacts, left_out: dict[Node, Any]) -> _Alike | None:
     """A function of which several calls were noted, each for a reason that is not in its arguments flat."""
     for (function, automatic), calls in by_function(facts.in_order()).items():
-        if len(calls) < 2 or any(call.bodies for call in calls):
+        number = len(calls) + (facts.untried[function] if automatic else 0)
+        if number < 2 or any(call.bodies for call in calls):
             continue
         reasons = {call.reason for call in calls} - {None, RegionInlineReason.NOT_REPEATED}
         if reasons and reasons <= _OF_OPERATORS and left_out:
             reason = collections.Counter(left_out.values()).most_common(1)[0][0]
-            return _Alike(function, len(calls), reason.name, reason.value)
+            return _Alike(function, number, reason.name, reason.value)
         if reasons or not automatic:
-            return _Alike(function, len(calls), *_reason(calls))
+            return _Alike(function, number, *_reason(calls, number - len(calls)))
     return None
 
 
-def _reason(calls: Iterable[CallOutcome]) -> tuple[str, str]:
-    """Name and words of the reason that most of ``calls`` have, which are in order."""
+def _reason(calls: Iterable[CallOutcome], untried: int = 0) -> tuple[str, str]:
+    """Name and words of the reason that most of ``calls`` have, which are in order.
+
+    ``untried``: calls that came after, and were not tried, for the reason of the last one.
+    """
     found: collections.Counter[Any] = collections.Counter()
     example: dict[Any, CallOutcome] = {}
     for call in calls:
@@ -75,8 +79,10 @@ def _reason(calls: Iterable[CallOutcome]) -> tuple[str, str]:
         if (reason := own or call.miss) is not None:
             found[reason] += 1
             example.setdefault(reason, call)
+            last = reason
     if not found:
         return RegionInlineReason.NOT_REPEATED.name, RegionInlineReason.NOT_REPEATED.value
+    found[last] += untried
     reason = found.most_common(1)[0][0]
     call = example[reason]
     text = reason.value
@@ -107,7 +113,7 @@ def _in_graph(facts: CompileFacts, graph: torch.fx.Graph, left_out: dict[Node, A
             same = by_function(facts.in_order()).get((what, True), ())
             calls = [call for call in same if call.miss is not None]
             if calls:
-                return _Alike(what, len(alike), *_reason(calls))
+                return _Alike(what, len(alike), *_reason(calls, facts.untried[what]))
             for reason, _ in collections.Counter(_reasons(alike, left_out)).most_common(1):
                 return _Alike(what, len(alike), reason.name, reason.value)
     return None

@@ -5,10 +5,10 @@ On under the flag and ``torch._dynamo.config.automatic_nested_compile_regions``.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torch._dynamo.regions.facts import note_untried
 from torch._dynamo.regions.frame import PerFrame, RegionCall, defined_at
 from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.call import call_region
@@ -36,7 +36,10 @@ def call_module(
     """The result of calling ``module``, as a region if it is a candidate; ``plain`` is Dynamo's own call."""
     candidates = CANDIDATES.of(tx.output)
     if not candidates.accepts(tx, module.value, module.source):
-        with candidates.inside(module.value) if candidates.has_refused(module.value) else contextlib.nullcontext():
+        if not candidates.has_refused(module.value):
+            return plain(module, tx, args, kwargs)
+        note_untried(of_class(type(module.value), "__qualname__"))
+        with candidates.inside(module.value):
             return plain(module, tx, args, kwargs)
     where = f"{tx.f_code.co_filename}:{tx.lineno}"
 
