@@ -118,6 +118,6 @@ def test_a_kernel_that_cannot_be_compiled_is_told_by_the_program(seen):
 
 
 def test_what_is_no_job_is_left_to_the_program(seen):
-    with patch.object(region_kernels, "_arguments", side_effect=SyntaxError):
+    with patch.object(region_kernels, "arguments_of", side_effect=SyntaxError):
         compiled_step(train=False)
     assert not seen.jobs[0]
