@@ -263,7 +263,7 @@ def compile_kernel(kernel: Kernel, configurations: int = 1) -> int:
     return len(codes)
 
 
-def compiled(function: Any, device: _Device, dynamic: bool = False, **options: Any) -> Any:
+def compiled(function: Any, device: _Device, dynamic: bool | None = None, **options: Any) -> Any:
     """``function`` compiled by Inductor; its wrappers run on ``device``."""
 
     def inner_compile(graph: Any, inputs: Any, **how: Any) -> Any:
@@ -283,7 +283,7 @@ def compiled(function: Any, device: _Device, dynamic: bool = False, **options: A
     def backend(graph: Any, inputs: Any) -> Any:
         return compile_fx(graph, inputs, inner_compile=inner_compile, config_patches=options or None)
 
-    return torch.compile(function, backend=backend, dynamic=dynamic or None)
+    return torch.compile(function, backend=backend, dynamic=dynamic)
 
 
 def on_cuda(value: Any, mode: FakeTensorMode, dtype: torch.dtype | None = None) -> Any:
@@ -343,7 +343,7 @@ def run_step(
     training: bool,
     flag: bool,
     mode: FakeTensorMode,
-    dynamic: bool = False,
+    dynamic: bool | None = None,
     options: dict[str, Any] | None = None,
 ) -> Record:
     """Compiles ``model``, runs a step of it, and says what happened."""

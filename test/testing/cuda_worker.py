@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--ptx", action="store_true")
-    parser.add_argument("--dynamic", action="store_true", help="all sizes are symbols")
+    parser.add_argument("--dynamic", action="store_true", default=None, help="all sizes are symbols")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE")
     parser.add_argument("--keep", type=Path, help="a folder for the wrappers")
     given = parser.parse_args()

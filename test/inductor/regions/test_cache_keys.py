@@ -164,6 +164,9 @@ def test_left_as_they_are():
     assert key(inner, *inputs()) == "ATTRIBUTE"
     with config.patch(max_autotune=True):
         assert key(base, *inputs()) == "AUTOTUNED"
+    for name in ("benchmark_fusion", "benchmark_combo_kernel"):
+        with config.patch({name: True}):
+            assert key(base, *inputs()) == "AUTOTUNED"
     with config.patch(fx_graph_cache=False):
         assert key(base, *inputs()) == "OFF"
     with config.patch(force_disable_caches=True):

@@ -190,8 +190,8 @@ def _check_surroundings(around: Any) -> None:
         raise BodyBypass(BypassReason.WRAPPER)
     if around._shape_env.deferred_runtime_asserts:
         raise BodyBypass(BypassReason.RUNTIME_ASSERTS)
-    measuring = (config.max_autotune, config.max_autotune_gemm, config.max_autotune_pointwise)
-    if any(measuring) or config.benchmark_fusion or config.benchmark_combo_kernel:
+    tuned = (config.max_autotune, config.max_autotune_gemm, config.max_autotune_pointwise)
+    if any((*tuned, config.benchmark_fusion, config.benchmark_combo_kernel)):
         raise BodyBypass(BypassReason.AUTOTUNED)
     if config.trace.enabled or config.trace.provenance_tracking_level:
         raise BodyBypass(BypassReason.RECORDED)

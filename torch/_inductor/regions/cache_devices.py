@@ -10,29 +10,27 @@ from torch._inductor import config
 from torch.utils._pytree import tree_leaves
 
 
-# Device type -> Inductor's option for its code generator, and the generator whose code of a body can be told apart
-# from a program's.
-_GENERATORS = {"cpu": ("cpu_backend", "cpp"), "cuda": ("cuda_backend", "triton")}
+_TYPES = ("cpu", "cuda")
 
 
 def only_device(values: Iterable[Any]) -> torch.device | None:
     """The device of all tensors in ``values``, if there is one and its code is cached."""
     devices = {value.device for value in tree_leaves(list(values)) if isinstance(value, torch.Tensor)}
     device = devices.pop() if len(devices) == 1 else None
-    return device if device is not None and device.type in _GENERATORS else None
+    return device if device is not None and device.type in _TYPES else None
 
 
 def has_stock_generator(device: torch.device) -> bool:
-    """Whether Inductor's own code generator and wrapper write the code for ``device``."""
+    """Whether the code for ``device`` is of a generator and a wrapper whose bodies can be told apart from programs."""
     from torch._inductor.codegen.common import get_scheduling_for_device, get_wrapper_codegen_for_device
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-    option, generator = _GENERATORS[device.type]
+    configured = {"cpu": config.cpu_backend == "cpp", "cuda": config.cuda_backend == "triton"}
     # Stock registers one of its own functions, which creates the scheduling of the configured backend.
     scheduling: Any = get_scheduling_for_device(device.type)
     registered = (getattr(scheduling, "__module__", None), get_wrapper_codegen_for_device(device.type))
     own = (get_scheduling_for_device.__module__, PythonWrapperCodegen)
-    return getattr(config, option, generator) == generator and registered == own
+    return configured[device.type] and registered == own
 
 
 def hardware(device: torch.device) -> list[Any]:

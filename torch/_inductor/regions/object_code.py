@@ -91,10 +91,10 @@ class _EmptyWrapper(PythonWrapperCodegen):
         pass
 
     def write_triton_header_once(self) -> None:  # type: ignore[override]
-        self.needed.add(HEADERS[0])
+        self.needed.add("write_triton_header_once")
 
     def write_get_raw_stream_header_once(self) -> None:  # type: ignore[override]
-        self.needed.add(HEADERS[1])
+        self.needed.add("write_get_raw_stream_header_once")
 
     def next_kernel_suffix(self) -> str:
         return _KERNEL_NUMBER.format(next(self._names_iter))
@@ -168,22 +168,24 @@ def _start_of_comment(text: str, end: int) -> int:
 def link(code: BodyCode, wrapper: Any, name: str) -> str:
     """The text of a body for the program of ``wrapper``, in which the body is named ``name``."""
     root = wrapper.get_root_graph() if isinstance(wrapper, SubgraphPythonWrapperCodegen) else wrapper
-    names: list[str] = []
-    definitions = []
-    for kernel in code.kernels:
+    names = {BODY_NAME: name}  # a name in the body -> the same thing's name in the program
+    new: dict[str, str] = {}  # the name in the program of a kernel that it has not -> its definition
+    for number, kernel in enumerate(code.kernels):
         known = root.src_to_kernel.get(kernel.source)
         if known is None:
             known = root.src_to_kernel[kernel.source] = kernel.stem + root.next_kernel_suffix()
-            own = kernel.stem + _KERNEL_NUMBER.format(len(names))
-            definition = kernel.definition.replace(own, known).replace(BODY_NAME, name)
-            definitions.append(_of_program(definition, known))
-        names.append(known)
+            new[known] = kernel.definition
+        names[kernel.stem + _KERNEL_NUMBER.format(number)] = known
     for header in code.headers:
         getattr(root, header)()
-    text = code.before + "".join(definitions) + code.after
-    for number, (kernel, known) in enumerate(zip(code.kernels, names, strict=True)):
-        text = text.replace(kernel.stem + _KERNEL_NUMBER.format(number), known)
-    return text.replace(BODY_NAME, name)
+
+    def named(text: str) -> str:
+        for own, known in names.items():
+            text = text.replace(own, known)
+        return text
+
+    definitions = [_of_program(named(definition), known) for known, definition in new.items()]
+    return "".join((named(code.before), *definitions, named(code.after)))
 
 
 def _of_program(definition: str, name: str) -> str:
