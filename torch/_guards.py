@@ -77,6 +77,9 @@ class InvokeSubgraphReuseCondition:
     # Trackers of existing objects that the call read. Reuse is refused if the frame has changed one, because a guard
     # checks the object as it was when the frame began.
     read_objects: list[Any]
+    # What the call read of the frame's pending changes (Pending). Without it, a body would be reused after the frame
+    # has changed such an object again.
+    pending: Any
     # Sources of arguments that the call also reached by another path. Without them, a body that reads a global would be
     # reused with another call's argument in place of that global.
     fixed: set[Any]

@@ -199,13 +199,15 @@ SYSTEMS = (
         "Symbols and tracked objects of another call",
         "A symbolic float is an operand of each call, with the guards that tracing the call would make of it, and so "
         "has each call symbols of sizes of its own. What Dynamo builds of another call's tensors and numbers must be "
-        "what it built of the traced call's. What the call read is known to the frame; what it changed is a recipe.",
+        "what it built of the traced call's. What the call read is known to the frame; what it changed is a recipe. "
+        "What it read of the frame's own changes must be there unchanged.",
         (
             f"{_TRACE}argument_sources",
             f"{_TRACE}built",
             f"{_TRACE}effects",
             f"{_TRACE}floats",
             f"{_TRACE}own_symbols",
+            f"{_TRACE}pending",
             f"{_TRACE}symbol_guards",
             f"{_TRACE}tracked",
         ),
@@ -213,6 +215,7 @@ SYSTEMS = (
             "dynamo/regions/trace/test_dynamic_number_of_known_object",
             "dynamo/regions/trace/test_floats",
             "dynamo/regions/trace/test_own_symbols",
+            "dynamo/regions/trace/test_pending",
             "dynamo/regions/trace/test_symbol_guards",
             "dynamo/regions/trace/test_tracked",
         ),

@@ -12,7 +12,7 @@ from fuzz_kinds import COUNT
 
 
 # Globals to which layers write.
-WRITTEN = ("LOG", "CACHE", "SEEN", "GROWN", "FIRST", "HELD", "WINDOW")
+WRITTEN = ("LOG", "CACHE", "SEEN", "GROWN", "FIRST", "HELD", "WINDOW", "CTX")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ _COUNTS = "class Count:\n    def __init__(s, n): s.n = n\nHELD = [Count(3) for n
 _TABLED = "TABLED = {n: 1.0 + n for n in range(5)}\n"
 _ORDERED = COUNT + "class Ordered:\n    def __lt__(s, o): count('lt'); return True\n"
 _ALONE = "class Alone:\n    k = 2.0\n"
+_CONTEXT = (
+    "class Context:\n    def __init__(s): s.scale, s.d, s.seen, s.t, s.layer = 2.0, {'k': 2.0, 'l': [1.0]}, [1.0], None, None\n"
+    "CTX = Context()\ndef collects(m, a, o):\n    if len(CTX.seen) == 1: CTX.seen.append(1.0)\n    CTX.seen.append(0.5)\n"
+)
 _KEPT = "s.kept = torch.linspace(0, i, 9).view(3, 3)"
 
 PARTS: dict[str, Part] = {
@@ -148,6 +152,21 @@ PARTS: dict[str, Part] = {
     # ``x`` is what the layer was given.
     "argument_is_kept": Part("h = h * (2 if x is s.kept else 3)", _KEPT),
     "argument_has": Part("h = h * getattr(x, 'scale', 2.0)", _KEPT),
+    # All layers read an object that the frame changes.
+    "context_scale": Part("h = h * CTX.scale", prelude=_CONTEXT),
+    "context_element": Part("h = h * CTX.d['k']", prelude=_CONTEXT),
+    "context_key": Part("h = h * (2 if 'n' in CTX.d else 3)", prelude=_CONTEXT),
+    "context_length": Part("h = h * len(CTX.seen)", prelude=_CONTEXT),
+    "context_list": Part("h = h * (2 if CTX.d['l'] is CTX.seen else 3)", prelude=_CONTEXT),
+    "context_tensor": Part("h = h * 2 if CTX.t is None else h + CTX.t.detach() * x", prelude=_CONTEXT),
+    "context_is_input": Part("h = h * (2 if CTX.t is x else 3)", prelude=_CONTEXT),
+    "context_layer": Part("h = h if CTX.layer is None else h + CTX.layer.lin.bias * s.lin.bias", prelude=_CONTEXT),
+    "context_is_layer": Part("h = h * (2 if CTX.layer is s else 3)", prelude=_CONTEXT),
+    "context_appends": Part("CTX.seen.append(2.0); h = h * CTX.seen[0]", prelude=_CONTEXT),
+    "context_sets": Part("h = h * CTX.scale; CTX.scale = CTX.scale + 1", prelude=_CONTEXT),
+    "context_keeps": Part("CTX.d['h'] = h.detach(); h = h * CTX.d['k']", prelude=_CONTEXT),
+    "context_hook": Part("h = h * 2", "s.register_forward_hook(collects)", prelude=_CONTEXT),
+    "context_inner_hook": Part("h = h * 2", "s.lin.register_forward_hook(collects)", prelude=_CONTEXT),
     # Nothing but the layer holds the object.
     "seen_weakly": Part(
         "h = h * (3.0 if s.seen() is None else s.seen().k)",
@@ -309,6 +328,17 @@ BETWEEN: dict[str, str] = {
     "stores_buffer": (
         "w = ls[{j}]._buffers; b = w['b']; w['b'] = b * 0.5; h = ls[{j} - 1](ls[{j}](h)); w['b'] = b; h = ls[{j}](h)"
     ),
+    "context_scale": "CTX.scale = 4.0",
+    "context_dict": "CTX.d = {'k': 3.0, 'l': CTX.seen}",
+    "context_element": "CTX.d['k'] = 5.0",
+    "context_key": "CTX.d['n'] = 1.0",
+    "context_list": "CTX.seen = [1.0]",
+    "context_appends": "CTX.seen.append(3.0)",
+    "context_tensor": "CTX.t = h",
+    "context_computed": "CTX.t = h * 0.5",
+    "context_written": "CTX.t = h * 0.5; CTX.t.mul_(s.w)",
+    "context_layer": "CTX.layer = ls[{j}]",
+    "context_reads": "h = h * CTX.scale * len(CTX.seen)",
     "calls_act": "h = ls[{j}].act(h)",
     "bumps": "ls[{j}].bump()",
     "calls_lin": "h = ls[{j}].lin(h)",

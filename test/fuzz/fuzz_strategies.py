@@ -84,6 +84,17 @@ _NEEDS = {
     "buffer_grad": "asks_grad",
     "buffer_rebind": "buffer",
     "stores_buffer": "buffer",
+    "context_scale": "context_sets",
+    "context_dict": "context_list",
+    "context_element": "context_element",
+    "context_key": "context_key",
+    "context_list": "context_list",
+    "context_appends": "context_length",
+    "context_tensor": "context_is_input",
+    "context_computed": "context_tensor",
+    "context_written": "context_tensor",
+    "context_layer": "context_layer",
+    "context_reads": "context_hook",
 }
 # The guards on words, switches, None and lengths are those that a reuse states itself: Dynamo makes those on numbers and
 # tensors where it builds the value.
@@ -92,7 +103,7 @@ _BY_VALUE = ("word", "unset", "flag", "own_list", "eval")
 _OF_RESULTS = tuple(name for name in BETWEEN if name.startswith("result_") or name.endswith("_of_a_result"))
 _KINDS = [*sorted(KINDS), *["switches"] * 4]
 # Of parts whose names begin so there are many of one kind.
-_MANY = ("named_", "counted_", "asks_")
+_MANY = ("named_", "counted_", "asks_", "context_")
 _PARTS = [sorted(n for n in PARTS if not n.startswith(_MANY))] * 5
 # What asks for autograd state is drawn twice as often as the other kinds of which there are many.
 _PARTS += [sorted(n for n in PARTS if n.startswith(prefix)) for prefix in (*_MANY, "asks_")]

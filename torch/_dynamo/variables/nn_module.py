@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.options import automatic
-from torch._dynamo.regions.trace.automatic import call_module
+from torch._dynamo.regions.trace.automatic import call_module, forward_of
 from torch._dynamo.regions.trace.events import TRACE_EVENTS, note_hooks
 from torch._dynamo.variables.nn_module import UnspecializedBuiltinNNModuleVariable, UnspecializedNNModuleVariable
 
@@ -52,7 +52,8 @@ def _reads(module: Any, tx: InstructionTranslatorBase, name: str) -> None:
 def var_getattr(self: Any, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
     if TRACE_EVENTS and name.startswith("_forward"):
         _reads(self, tx, name)
-    return stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.var_getattr")(self, tx, name)
+    found = stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.var_getattr")(self, tx, name)
+    return forward_of(self, tx, found) if name == "forward" else found
 
 
 # The name of the same method in 2.15.
@@ -60,7 +61,8 @@ def var_getattr(self: Any, tx: InstructionTranslatorBase, name: str) -> Variable
 def tp_getattro_impl(self: Any, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
     if TRACE_EVENTS and name.startswith("_forward"):
         _reads(self, tx, name)
-    return stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.tp_getattro_impl")(self, tx, name)
+    found = stock("torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.tp_getattro_impl")(self, tx, name)
+    return forward_of(self, tx, found) if name == "forward" else found
 
 
 def _may_be_region(module: Any, tx: InstructionTranslatorBase) -> bool:

@@ -11,6 +11,8 @@ candidate during its trace.
   module whose other occurrences are all inside candidates is none (a model's last norm, if its blocks have norms).
 - Inside a candidate, a structure must occur several times and have some size, because the candidate itself is traced
   only once.
+- If calls of a module with hooks cannot be alike, since a hook collects what all layers return for instance, then only
+  its ``forward`` is a candidate from then on, and its hooks are traced.
 - After four more traces than reuses, or a permanent miss, a structure is inlined for the rest of the frame.  Modules
   inside it are treated as if inside a candidate: the search of the finished graph may find the whole.
 
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.regions.facts import expect_calls
 from torch._dynamo.regions.outcomes import ReuseMissReason
+from torch._dynamo.regions.trace.module_hooks import HOOKS, is_filled
 from torch._dynamo.regions.trace.objects import (
     exact_key,
     find_in_class,
@@ -78,6 +81,9 @@ _FINAL = frozenset(
         ReuseMissReason.SYMBOLIC_NUMBER,
     }
 )
+# What hooks may be the cause of.
+_OF_HOOKS = _FINAL | {ReuseMissReason.READS_PENDING_STATE}
+_DICTS_OF_HOOKS = (*HOOKS, "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclasses.dataclass
@@ -99,6 +105,8 @@ class Candidates:
         # ids of the modules that a search for candidates has covered.
         self._searched: set[int] = set()
         self._refused: set[int] = set()
+        # Structures whose hooks are no part of their regions.
+        self._without_hooks: set[int] = set()
         # structure -> number of traced calls less that of reused ones
         self._ahead: collections.Counter[int] = collections.Counter()
 
@@ -133,9 +141,16 @@ class Candidates:
         """Whether modules of this structure are inlined after a trial: then their parts had better stay together."""
         return bool(self._refused) and _is_block(module) and self._structures.of(module) in self._refused
 
+    def leaves_out_hooks(self, module: Module) -> bool:
+        """Whether only the ``forward`` of modules of this structure is a candidate."""
+        return bool(self._without_hooks) and self._structures.of(module) in self._without_hooks
+
     def learn(self, module: Module, reused: bool, miss: ReuseMissReason | None) -> None:
         """Notes the outcome of a call of ``module``."""
         structure = self._structures.of(module)
+        if miss in _OF_HOOKS and structure not in self._without_hooks and _has_hooks(module):
+            self._without_hooks.add(structure)
+            return
         self._ahead[structure] += -1 if reused else 1
         if miss in _FINAL or self._ahead[structure] >= MAX_TRACES_AHEAD:
             self.refuse(module)
@@ -244,6 +259,11 @@ def _outermost(tops: Iterable[Module], chosen: Any) -> Iterator[Module]:
             yield module
         else:
             todo += modules_of(module)
+
+
+def _has_hooks(module: Module) -> bool:
+    own = own_attributes(module) or {}
+    return any(is_filled(own.get(name)) for name in _DICTS_OF_HOOKS)
 
 
 def _holds(module: Module, least: int) -> bool:

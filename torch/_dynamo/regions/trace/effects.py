@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import contents_changed
+from torch._dynamo.regions.trace.operands import description, name_of
 from torch._dynamo.variables.misc import CellVariable, DeletedVariable, NewGlobalVariable, PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
@@ -82,7 +83,7 @@ def write_effects(
     written = {id(held.unwrap()) for held in lists}
     for store in recorder.contents.stores:
         if not recorder.contents.is_by_element(store.container):
-            raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it stores to a {_kind_of(store.container)} that it reads")
+            raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it stores to {name_of(store.container)}, which it reads")
         written.add(id(store.container))
         target = writer.write_target(store.container)
         effects.append(StoreElement(target, writer.write_expression(store.index), writer.write(store.value)))
@@ -90,10 +91,6 @@ def write_effects(
         if id(tracker) not in written:
             effects += _stores(tx, recorder, tracker, writer)
     return effects
-
-
-def _kind_of(container: VariableTracker) -> str:
-    return container.python_type().__name__
 
 
 def _stores(
@@ -105,7 +102,7 @@ def _stores(
         isinstance(tracker, UserDefinedObjectVariable) and contents_changed(tracker, side_effects)
     ):
         reason = ReuseMissReason.FIRST_STORE if recorder.contents.is_first else ReuseMissReason.SIDE_EFFECT
-        raise CannotReuse(reason, f"it changes a {type(tracker).__name__}")
+        raise CannotReuse(reason, f"it changes {description(tracker)}")
     before = recorder.before.get(tracker, {})
     target = writer.write_target(tracker)
     stores = []

@@ -78,6 +78,8 @@ class Contents:
     def __init__(self, tx: InstructionTranslatorBase, outermost: bool) -> None:
         self._calls_store = _STORES.of(tx.output)
         self.is_on = outermost and bool(self._calls_store)
+        # Whether it notes what the call touches, for whatever purpose.
+        self._notes = self.is_on or (outermost and has_pending(tx))
         # Whether the call is the first one of the frame that stores.
         self.is_first = False
         self.stores: list[ElementStore] = []
@@ -87,7 +89,7 @@ class Contents:
         self._restore = contextlib.ExitStack()
 
     def begin(self) -> None:
-        for kind in _CONTAINERS if self.is_on else ():
+        for kind in _CONTAINERS if self._notes else ():
             self._restore.callback(_put, kind, vars(kind).get("__getattribute__"))
             _put(kind, _noting(self._noted, kind.__getattribute__))
 
@@ -96,7 +98,7 @@ class Contents:
 
     def give_up(self) -> None:
         """No container counts as touched by elements only: something else may have read any of them."""
-        self.is_on = False
+        self.is_on = self._notes = False
 
     def can_store(self, container: VariableTracker) -> bool:
         """Whether a store to an element of ``container`` can be repeated; from now on, such stores are watched."""
@@ -121,6 +123,10 @@ class Contents:
         """Whether the call touches ``container`` by its elements only, so far."""
         return self.is_on and id(container) not in self._noted and _is_of_program(container)
 
+    def may_have_touched(self, container: VariableTracker) -> bool:
+        """Whether the call may have read or changed what ``container`` holds."""
+        return not self._notes or id(container) in self._noted
+
     def by_element(self, paths: list[SubscriptPath], leaves: list[Any]) -> dict[int, VariableTracker]:
         """id -> container that the call has touched by its elements only: on ``paths``, as an argument, or else."""
         found = [path.holder for path in paths] + [each.container for each in (*self.stores, *self.reads)]
@@ -131,6 +137,11 @@ class Contents:
         reads = [(read.container.source, read.index, read.is_there) for read in self.reads]
         stores = [(store.container.source, store.index) for store in self.stores]
         return Touched([container.source for container in by_element.values()], reads, stores)
+
+
+def has_pending(tx: InstructionTranslatorBase) -> bool:
+    """Whether the frame has changed an attribute of an object that existed when it began, or bound a global."""
+    return any(tracker.source is not None for tracker in tx.output.side_effects.store_attr_mutations)
 
 
 def _is_of_program(container: VariableTracker) -> bool:

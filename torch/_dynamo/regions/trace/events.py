@@ -42,7 +42,7 @@ class Recorder(Protocol):
     def load(self, item: Any, name: str, value: Any) -> Any:
         """Records that the program reads ``name`` of ``item``, bound to ``value``; returns what the call sees there."""
 
-    def adopt(self, sources: Any, read: Any, hashed: Any) -> None:
+    def adopt(self, sources: Any, read: Any, hashed: Any, pending: Any) -> None:
         """Takes over the reads that an inner call would have made, had it not been stamped out."""
 
     def unrecorded(self) -> contextlib.AbstractContextManager[None]:

@@ -47,6 +47,7 @@ from torch._dynamo.regions.trace.guard_facts import can_be_made, has_guard
 from torch._dynamo.regions.trace.module_hooks import SAY_MORE, hold_for_numbers, joined, with_numbers
 from torch._dynamo.regions.trace.objects import is_a, is_exact
 from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
+from torch._dynamo.regions.trace.pending import pending_state
 from torch._dynamo.regions.trace.plan import Checks
 from torch._dynamo.regions.trace.read_set import changed_among, reachable
 from torch._dynamo.regions.trace.state import tensor_state
@@ -187,7 +188,7 @@ def _check(
     """Raises CannotReuse unless the call's objects are like the traced call's."""
     condition: Any = entry.condition
     checks: Checks = condition.checks
-    _check_unchanged(tx, condition)
+    _check_unchanged(tx, condition, arguments)
     _check_facts(checks, bindings, actions)
     _check_identities(checks, bindings, condition.unmoved, actions)
     for held in arguments.lists if any(isinstance(effect, Append) for effect in entry.effects) else ():
@@ -196,7 +197,7 @@ def _check(
         if value is not None and (id(value) in condition.unmoved or _is_among(value, checks, bindings)):
             raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, name_of(held.bottom))
     known = [tracker for i in checks.distinct if (tracker := bindings[i].known) is not None]
-    told = contained.by_element.keys() | arguments.stored_in
+    told = contained.by_element.keys() | arguments.stored_in | set(map(id, condition.pending.objects))
     # Of what an indexed container holds, the call reads only what has a step of its own.
     if changed := changed_among(tx, reachable(known, contained.indexed), told) or next(
         (t for t in known if _is_new_in(tx, t)), None
@@ -223,10 +224,13 @@ def _check_alike(condition: Any, bindings: list[SourceBinding], actions: GuardAc
                 raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fact.kind} on {name}")
 
 
-def _check_unchanged(tx: InstructionTranslatorBase, condition: Any) -> None:
-    """Raises CannotReuse unless the captures that the traced call read are unchanged."""
+def _check_unchanged(tx: InstructionTranslatorBase, condition: Any, arguments: Arguments) -> None:
+    """Raises CannotReuse unless the captures that the traced call read are as they were then."""
     if changed := changed_among(tx, condition.read_objects):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
+    for tracker, state in condition.pending.states:
+        if pending_state(tx, tracker) != state or condition.pending.holds_any(arguments.leaves):
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
     for tracker, state in condition.unmoved_tensors:
         if tensor_state(tracker) != state:
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
@@ -352,14 +356,15 @@ def keep_class_lookups(match: Match) -> None:
             match.actions.keep_class_lookup(binding, makers)
 
 
-def read_by(match: Match) -> tuple[list[Source], list[VariableTracker], list[Source]]:
-    """Sources and trackers of existing objects that tracing the call would have read, and the sources it would hash."""
+def read_by(match: Match) -> tuple[list[Source], list[VariableTracker], list[Source], list[VariableTracker]]:
+    """Sources and trackers of existing objects that tracing the call would have read, the sources that it would hash,
+    and the objects of which it would have read the frame's changes."""
     condition, new = match.entry.condition, match.actions.substitution
     known: Any = condition
     behind = (*known.sources, *(path.element for path in known.paths), *known.indices)
     unmoved = [(source, new(source)) for source in known.unmoved.values()]
     hashed = [at for source, at in unmoved if at != source]
-    return [*map(new, behind), *(at for _, at in unmoved)], known.read_objects, hashed
+    return [*map(new, behind), *(at for _, at in unmoved)], known.read_objects, hashed, known.pending.objects
 
 
 def to_be_tracked(match: Match) -> list[SourceBinding]:

@@ -12,6 +12,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.size_history import SIZE_HISTORY
 from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.fingerprint import Arguments
+from torch._dynamo.regions.trace.objects import of_class
 from torch._dynamo.regions.trace.state import value_key
 from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
 from torch._dynamo.variables.lazy import LazyVariableTracker
@@ -28,19 +29,23 @@ Node = torch.fx.Node
 
 
 class Input(NamedTuple):
-    """The origin of a body's operand: one of ``leaf``, ``source``, ``symbol`` and ``made``; and its ``key``."""
+    """The origin of a body's operand: one of ``leaf``, ``source``, ``symbol``, ``made`` and ``held``; and its ``key``."""
 
     leaf: int | None = None
     source: Source | None = None
     symbol: Any = None
     # Of an opaque object that the program makes for an operator: class, arguments, and their sources (None: constants).
     made: tuple[Any, tuple[Any, ...], tuple[Source | None, ...]] | None = None
+    # Tracker of a tensor that the frame has put where each call finds it; see Note [Pending state that stays].
+    held: Any = None
     # Key of the value's metadata.
     key: Hashable = None
 
 
-def inputs_from(tx: InstructionTranslatorBase, arguments: Arguments, operands: list[Node]) -> list[Input]:
-    """The origin of each of a call's operands."""
+def inputs_from(
+    tx: InstructionTranslatorBase, arguments: Arguments, operands: list[Node], held: dict[Node, VariableTracker]
+) -> list[Input]:
+    """The origin of each of a call's operands.  ``held``: node -> tensor in what is pending."""
     given: dict[Node, int] = {}
     for i, leaf in enumerate(arguments.leaves):
         tracker = leaf.tracker.unwrap()
@@ -49,7 +54,7 @@ def inputs_from(tx: InstructionTranslatorBase, arguments: Arguments, operands: l
         proxy = getattr(tracker, "proxy", None)
         if isinstance(proxy, torch.fx.Proxy):
             given.setdefault(proxy.node, i)
-    return [_input(tx, node, given) for node in operands]
+    return [Input(held=held[node]) if node in held else _input(tx, node, given) for node in operands]
 
 
 def float_source(node: Node) -> Source | None:
@@ -141,6 +146,9 @@ def operands_of(
         if origin.symbol is not None:
             proxies.append(proxy_of_symbol(tx, actions, origin.symbol))
             continue
+        if origin.held is not None:
+            proxies.append(origin.held.as_proxy())
+            continue
         if origin.made is not None:
             proxies.append(_made_anew(tx, actions, *origin.made))
             continue
@@ -195,5 +203,22 @@ def sharing(nodes: list[Node]) -> Hashable:
 
 
 def name_of(tracker: VariableTracker) -> str:
-    """The name of the source of ``tracker``, or its class, for messages."""
-    return name_of_source(tracker.source) or type(tracker).__name__
+    """The name of the source of ``tracker``, or the class of its value, for messages."""
+    return name_of_source(tracker.source) or f"a {_class_name(tracker)}"
+
+
+def description(tracker: VariableTracker) -> str:
+    """The name of the source of ``tracker``, if any, and the class of its value, for messages."""
+    name, kind = name_of_source(tracker.source), f"a {_class_name(tracker)}"
+    return f"{name} ({kind})" if name else kind
+
+
+def _class_name(tracker: VariableTracker) -> str:
+    """The name of the class of the program's value, or of the tracker's class where Dynamo does not say."""
+    known = tracker.unwrap()
+    if issubclass(type(known), LazyVariableTracker):
+        return "value"  # asking it for its class would build it
+    try:
+        return str(of_class(known.python_type(), "__name__"))
+    except Exception:  # what a tracker raises that has no class is its own
+        return type(known).__name__

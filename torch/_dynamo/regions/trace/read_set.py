@@ -157,12 +157,19 @@ class ReadSetRecorder:
         """Whether the call had an effect that is no change of an object: a hook, a random number."""
         return self._count() != self._counts
 
-    def adopt(self, sources: Iterable[Source], read: Iterable[VariableTracker], hashed: Iterable[Source]) -> None:
+    def adopt(
+        self,
+        sources: Iterable[Source],
+        read: Iterable[VariableTracker],
+        hashed: Iterable[Source],
+        pending: Iterable[VariableTracker],
+    ) -> None:
         self.contents.give_up()
         self.sources.update(sources)
         self.events.hashed.update(hashed)
         # A tracker that cannot be changed has no pending state.
         self.read_pending += [t for t in read if t.source is None and t.mutation_type is not None]
+        self.read_pending += pending
 
     def changed_autograd_state(self, tracker: VariableTracker) -> bool:
         """Whether the call changed a tensor's autograd state: whether autograd records it, and how."""
@@ -302,7 +309,14 @@ _BINDINGS = (NewGlobalVariable, CellVariable)
 def changed_among(
     tx: InstructionTranslatorBase, trackers: Iterable[VariableTracker], but: Container[int] = ()
 ) -> VariableTracker | None:
-    """The first tracker of an existing object in ``trackers`` that the frame has changed, if any.
+    """The first of ``changes_among``, if any."""
+    return next(changes_among(tx, trackers, but), None)
+
+
+def changes_among(
+    tx: InstructionTranslatorBase, trackers: Iterable[VariableTracker], but: Container[int] = ()
+) -> Iterator[VariableTracker]:
+    """The trackers of existing objects in ``trackers`` that the frame has changed.
 
     Leaves out ids in ``but``, and globals and cells: an entry's bucket holds what they are bound to.
     """
@@ -312,5 +326,4 @@ def changed_among(
             continue
         # Not ``isinstance``, which treats lazy trackers specially.
         if not issubclass(type(tracker), _BINDINGS) and side_effects.is_modified(tracker):
-            return tracker
-    return None
+            yield tracker

@@ -134,6 +134,10 @@ class RecipeWriter:
         self.examples = examples_of(self.tx, values, self.outside)
         return recipe
 
+    def has_written(self, trackers: set[int]) -> bool:
+        """Whether a recipe makes the value of a tracker with one of these ids anew."""
+        return not trackers.isdisjoint(self._memo)
+
     def write(self, tracker: VariableTracker) -> Recipe:
         """The recipe of a part of the result.  Raises CannotReuse if the part is of a kind that is not rebuilt."""
         if (expression := self.deferred.expression_of(tracker)) is not None:

@@ -29,9 +29,10 @@ from torch._dynamo.regions.trace.module_hooks import guards_on_numbers, is_dict_
 from torch._dynamo.regions.trace.objects import RunsCode, is_exact
 from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
 from torch._dynamo.regions.trace.own_symbols import own_symbols
+from torch._dynamo.regions.trace.pending import Pending, pending_read
 from torch._dynamo.regions.trace.read_set import (
     ReadSetRecorder,
-    changed_among,
+    changes_among,
     hashed_by,
     reachable,
     reached_otherwise,
@@ -74,7 +75,8 @@ def save(
     by_element = recorder.contents.by_element(recorder.deferred.paths, arguments.leaves)
     if changed := next((t for t in existing if id(t) in arguments.stored_in), None):
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {name_of(changed)}, which the frame has changed")
-    _check_pending(tx, recorder, existing, untouched, by_element, arguments.stored_in)
+    behind = ArgumentSources(arguments, recorder, untouched)
+    pending = _pending(tx, arguments, recorder, behind, existing, untouched, by_element)
     if changed := changed_argument(tx, arguments.leaves, by_element):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     if unbacked := next(filter(reads_data, call.nodes), None):
@@ -88,8 +90,10 @@ def save(
         raise CannotReuse(ReuseMissReason.UNSUPPORTED_VALUE, "a checkpoint's context function with cells or defaults")
     writes = _writes(tx, call, writer.outside)
     recipe = writer.write_result(result)
-    inputs = inputs_from(tx, arguments, call.operands)
-    condition = _condition(tx, arguments, recorder, existing, untouched, by_element, call.nodes)
+    if writer.has_written(pending.made()):
+        raise CannotReuse(ReuseMissReason.UNSUPPORTED_RESULT, "an object that the frame made before the call")
+    inputs = inputs_from(tx, arguments, call.operands, pending.tensors())
+    condition = _condition(tx, arguments, recorder, behind, existing, untouched, by_element, call.nodes, pending)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
     results = writer.results, writer.examples, recipe
     return entry(call, condition, inputs, sharing(call.operands), *results, effects, writes)
@@ -140,24 +144,27 @@ def _untouched(arguments: Arguments, recorder: ReadSetRecorder) -> set[Source]:
     return deferred.untouched - {roots.of(s) for s in (*others, *recorder.looked_at())}
 
 
-def _check_pending(
+def _pending(
     tx: InstructionTranslatorBase,
+    arguments: Arguments,
     recorder: ReadSetRecorder,
+    behind: ArgumentSources,
     existing: list[VariableTracker],
     untouched: set[Source],
     by_element: dict[int, VariableTracker],
-    stored_in: set[int],
-) -> None:
-    """Raises CannotReuse if the call read what the frame had changed, but for dicts with ids in ``stored_in``."""
+) -> Pending:
+    """What the call read of the frame's changes, other than those in its key; see ``pending_read``."""
     made = recorder.made_since()
-    if old := next((t for t in recorder.read_pending if id(t) not in made), None):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
+    changed = [t for t in recorder.read_pending if id(t) not in made]
     # An object that only the call has changed was unchanged when the call began.
     now = {id(tracker) for tracker in existing if tracker not in recorder.before}
     roots = Roots(untouched)
     captures = (t for t in reachable(recorder.read_objects(), by_element) if not _is_under(t, roots))
-    if old := changed_among(tx, captures, now | by_element.keys() | stored_in):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(old))
+    changed += changes_among(tx, captures, now | by_element.keys() | arguments.stored_in)
+    pending = pending_read(tx, recorder, behind, changed)
+    if pending.holds_any(arguments.leaves):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, "an argument that the frame has also put elsewhere")
+    return pending
 
 
 def _existing(tracker: VariableTracker) -> bool:
@@ -168,21 +175,21 @@ def _condition(
     tx: InstructionTranslatorBase,
     arguments: Arguments,
     recorder: ReadSetRecorder,
+    behind: ArgumentSources,
     changed: list[VariableTracker],
     untouched: set[Source],
     by_element: dict[int, VariableTracker],
     nodes: list[torch.fx.Node],
+    pending: Pending,
 ) -> InvokeSubgraphReuseCondition:
     resolve = resolver(tx)
-    behind = ArgumentSources(arguments, recorder, untouched)
     known = _guards_by_source(tx)
     free = (recorder.deferred.indices - recorder.sources) | _lifted(recorder, resolve)
     indices = {s: [g.create_fn for g in known.get(s, ())] for s in free if behind.holds(s)}
     # In the order of tracing's reads: a reuse makes its guards, and the graph's inputs, in that order.
     guarded = [s for s in known if behind.holds(s) and s not in indices]
     read, looked_at, ends = recorder.read_objects(), recorder.looked_at(), Roots(untouched)
-    held = list(sources_held(read))
-    # ``held``: elements of containers realized before, which Dynamo may know by other sources without a guard.
+    held = [*sources_held(read), *pending.sources]  # Dynamo may know these by other sources, without a guard
     reached = [s for s in (*looked_at, *map(bare, held)) if behind.holds(s)]
     hashed = hashed_by(recorder, read)
     sources = list(dict.fromkeys((*guarded, *reached, *sorted(filter(behind.holds, hashed), key=_name))))
@@ -197,7 +204,7 @@ def _condition(
     values = _values(sources, resolve)
     unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), hashed, values, behind, resolve)
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])  # not deferred
-    own = _own(changed, behind) | by_element.keys() | arguments.stored_in
+    own = _own(changed, behind) | by_element.keys() | arguments.stored_in | set(map(id, pending.objects))
     captures = [t for t in reachable(read, by_element) if id(t) not in own and not _is_under(t, ends)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
@@ -217,6 +224,7 @@ def _condition(
         indices,
         # Their elements are listed now: what a container gets later, without a change of it, was not read.
         captures,
+        pending,
         fixed.intersection(s for sources in behind.leaf_sources for s in sources),
         sorted(filter(behind.holds, tx.output.guard_on_key_order), key=_name),
         guards_on_numbers(_made_by_call(tx, recorder), _numbers_of_hooks(values, resolve), resolve),
@@ -359,9 +367,9 @@ def _check_cells(
     known = tx.output.side_effects.id_to_variable
     own = {id(known[i]) for i in behind if i in known}
     if cell := next((b.where for b in recorder.deferred.bound if id(b.where) in own), None):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, f"a {type(cell).__name__}")
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(cell))
     if cell := next((t for t in changed if id(t) in own), None):
-        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes a {type(cell).__name__} behind an argument")
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {name_of(cell)}, behind an argument")
 
 
 def _lifted(recorder: ReadSetRecorder, resolve: Resolver) -> set[Source]:

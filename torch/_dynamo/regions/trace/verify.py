@@ -121,6 +121,7 @@ def verify(
     effects = [_said(e.says, substitution) for e in match.entry.effects], [_said(e.says) for e in traced.effects]
     for what, said in (("recipe", recipe), ("side effects", effects)):
         _same(f"{name}: {what}", *_with_one_set_of_symbols(tx, match, *said))
+    _same(f"{name}: changes that were read", *(_changes_read(each) for each in (match.entry, traced)))
     _same(f"{name}: constants that were looked at", *_looked_at(tx, match, traced))
     (before, expected), found = states, frame_state(tx)
     for what in ("guards", "tracked"):
@@ -132,6 +133,10 @@ def verify(
     for old, new in ((expected.symbols[0], said), (expected.symbols[1], found.symbols[1])):
         _same(f"{name}: symbols", sorted(old), sorted(new))
     counters["regions"]["verified"] += 1
+
+
+def _changes_read(entry: InvokeSubgraphReuseEntry) -> list[str]:
+    return sorted(map(name_of, entry.condition.pending.objects))
 
 
 def _is_of_the_frame(tx: InstructionTranslatorBase, refused: CannotReuse | None, expected: FrameState) -> bool:
