@@ -402,3 +402,18 @@ def test_a_call_reads_what_the_calls_inside_it_read(change):
     model = Model(begins, between, None)
     model.layers = nn.ModuleList(Outer() for _ in range(LAYERS))
     assert _check(model)["reused"]
+
+
+def test_a_key_of_the_user_says_nothing_of_what_the_frame_changes():
+    region = torch.compiler.nested_compile_region
+    marked = region(lambda x: x.sin() + SHARED.kept, reuse_hash_fn=lambda *args: 0)
+
+    def program(x):
+        for k in range(LAYERS):
+            if k in (0, AGAIN):
+                SHARED.kept = x.cos()
+            x = marked(x)
+        return x
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(program, backend="eager", fullgraph=True)(X), program(X))

@@ -105,7 +105,7 @@ class ForwardWithoutHooks(UserMethodVariable):
 
 
 def forward_of(module: Any, tx: InstructionTranslatorBase, found: VariableTracker) -> VariableTracker:
-    """What ``module.forward`` is, where Dynamo has ``found`` that: a region, if the hooks are left out of the call's."""
+    """What Dynamo has ``found`` as ``module.forward``; a region, if the hooks are left out of the call's."""
     if not _FORWARDS or _FORWARDS[-1][0] is not module or not calls_hooks(tx.f_code):
         return found
     _, where = _FORWARDS.pop()

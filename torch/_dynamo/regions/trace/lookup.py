@@ -47,7 +47,7 @@ from torch._dynamo.regions.trace.guard_facts import can_be_made, has_guard
 from torch._dynamo.regions.trace.module_hooks import SAY_MORE, hold_for_numbers, joined, with_numbers
 from torch._dynamo.regions.trace.objects import is_a, is_exact
 from torch._dynamo.regions.trace.operands import name_of, operands_of, value_at
-from torch._dynamo.regions.trace.pending import pending_state
+from torch._dynamo.regions.trace.pending import check_pending
 from torch._dynamo.regions.trace.plan import Checks
 from torch._dynamo.regions.trace.read_set import changed_among, reachable
 from torch._dynamo.regions.trace.state import tensor_state
@@ -99,6 +99,7 @@ def find(
             contained = _check_deferred(tx, arguments, entry, substitution, resolve)
             actions = GuardActions(tx, substitution, resolve)
             bindings = _follow(entry.condition, actions)
+            check_pending(tx, entry.condition.pending, arguments.leaves)  # type: ignore[attr-defined]
             if entry.call.key is None:
                 _check(tx, arguments, entry, bindings, actions, contained)
             else:
@@ -188,7 +189,7 @@ def _check(
     """Raises CannotReuse unless the call's objects are like the traced call's."""
     condition: Any = entry.condition
     checks: Checks = condition.checks
-    _check_unchanged(tx, condition, arguments)
+    _check_unchanged(tx, condition)
     _check_facts(checks, bindings, actions)
     _check_identities(checks, bindings, condition.unmoved, actions)
     for held in arguments.lists if any(isinstance(effect, Append) for effect in entry.effects) else ():
@@ -224,13 +225,10 @@ def _check_alike(condition: Any, bindings: list[SourceBinding], actions: GuardAc
                 raise CannotReuse(ReuseMissReason.GUARD_FAILS, f"{fact.kind} on {name}")
 
 
-def _check_unchanged(tx: InstructionTranslatorBase, condition: Any, arguments: Arguments) -> None:
-    """Raises CannotReuse unless the captures that the traced call read are as they were then."""
+def _check_unchanged(tx: InstructionTranslatorBase, condition: Any) -> None:
+    """Raises CannotReuse unless the captures that the traced call read are unchanged."""
     if changed := changed_among(tx, condition.read_objects):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
-    for tracker, state in condition.pending.states:
-        if pending_state(tx, tracker) != state or condition.pending.holds_any(arguments.leaves):
-            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
     for tracker, state in condition.unmoved_tensors:
         if tensor_state(tracker) != state:
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
@@ -281,13 +279,18 @@ def substituted_guards(match: Match) -> list[tuple[Source, Any]]:
     found: list[tuple[Source, Any]] = []
     for install in checks.installs:
         guards = _guards_at(install, checks, match.bindings, match.actions, void)
-        step = checks.plan.steps[install[0]]
-        own = numbers.get((step.base, SAY_MORE.get(step.key, ""))) if numbers and type(step.key) is str else None
-        found += itertools.chain.from_iterable(with_numbers(*guard, own) for guard in guards) if own else guards
+        found += _with_own_numbers(guards, checks, install[0], numbers)
     if numbers:
         of_hooks, every = match.entry.condition.of_hooks, joined(numbers)  # type: ignore[attr-defined]
         found += itertools.chain.from_iterable(with_numbers(*guard, every) for guard in of_hooks)
     return found
+
+
+def _with_own_numbers(guards: Iterable[Any], checks: Checks, index: int, numbers: dict[Any, Any]) -> Iterable[Any]:
+    """``guards`` at a step of the plan, with the numbers of this call's hooks."""
+    step = checks.plan.steps[index]
+    own = numbers.get((step.base, SAY_MORE.get(step.key, ""))) if numbers and type(step.key) is str else None
+    return itertools.chain.from_iterable(with_numbers(*guard, own) for guard in guards) if own else guards
 
 
 def _guards_at(
@@ -326,8 +329,9 @@ def _check_read_by_frame(
     - Those of an object that the frame knows by another source.  Tracing makes there what the program asks of it, but
       not what building a tracker made at the earlier call's source.  Nothing tells these apart.
     """
-    void = void_maker()
-    needed = [_guards_at(install, checks, bindings, actions, void) for install in checks.found_there]
+    void, numbers = void_maker(), checks.numbers_of_hooks(bindings) if checks.found_there else {}
+    found = ((each[0], _guards_at(each, checks, bindings, actions, void)) for each in checks.found_there)
+    needed = [_with_own_numbers(guards, checks, index, numbers) for index, guards in found]
     for index, makers, _ in checks.installs:
         if bindings[index].action is GuardAction.ALIAS and (known := actions.known(bindings[index].value)) is not None:
             needed.append([(known, make) for make in makers if make is not void and make is not None])

@@ -29,7 +29,7 @@ Node = torch.fx.Node
 
 
 class Input(NamedTuple):
-    """The origin of a body's operand: one of ``leaf``, ``source``, ``symbol``, ``made`` and ``held``; and its ``key``."""
+    """The origin of a body's operand: ``leaf``, ``source``, ``symbol``, ``made`` or ``held``; and its ``key``."""
 
     leaf: int | None = None
     source: Source | None = None

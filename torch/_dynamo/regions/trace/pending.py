@@ -2,12 +2,12 @@
 
 Note [Pending state that stays]
 A frame changes an object before its layers run, and all layers read the object: a context with the step's number, a
-collector that hooks look into.  Dynamo keeps such a change as pending: no source leads to it, and no guard is on it.  So
-an entry lists the changed objects that its call read, and all that is pending on each.  Another call is like the traced
-one if it finds the same there.
+collector that hooks look into.  Dynamo keeps such a change as pending: no source leads to it, and no guard is on it.
+So an entry lists the changed objects that its call read, and all that is pending on each.  Another call is like the
+traced one if it finds the same there.
 
-- Only objects behind no argument count, and objects that the frame made and that these hold.  Each call reaches the same
-  ones: the way to them is a source that is the same in every call, or is itself among what is compared.
+- Only objects behind no argument count, and objects that the frame made and that these hold.  Each call reaches the
+  same ones: the way to them is a source that is the same in every call, or is itself among what is compared.
 - Only objects that the call did not change count.  So what is pending after the call was pending when it read.
 - A list or dict that the frame made is compared if the call touched it (``Contents`` notes that), by the identity of
   its elements.  One that it only passes by may change: hooks append to it between the calls.
@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.regions.keys import Same, constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.release import contents_changed
 from torch._dynamo.regions.trace.containers import elements
 from torch._dynamo.regions.trace.deferred import DeferredList
 from torch._dynamo.regions.trace.objects import is_exact
@@ -52,7 +51,9 @@ if TYPE_CHECKING:
 
 
 _CONTAINERS = (ListVariable, ConstDictVariable)
+# Trackers whose pending state is their attributes. Modules by name: their tracker's file imports this one.
 _OBJECTS = (UserDefinedObjectVariable, NewGlobalVariable)
+_MODULES = ("UnspecializedNNModuleVariable", "UnspecializedBuiltinNNModuleVariable")
 # What holds nothing that changes: ``_held_by`` looks into tuples, and a tensor's state is part of its key.
 _FIXED = (TensorVariable, TupleVariable, UserFunctionVariable, UserDefinedClassVariable)
 
@@ -106,7 +107,8 @@ def pending_state(tx: InstructionTranslatorBase, tracker: Any) -> Hashable:
 def _key(value: Any) -> Hashable:
     if type(value) is ConstantVariable:
         return constant_key(value.value) if is_exact(value.value) else Same(value.value)
-    return (Same(value), tensor_state(value)) if type(value) is TensorVariable else Same(value)
+    known = value.unwrap()
+    return (Same(value), tensor_state(known)) if type(known) is TensorVariable else Same(value)
 
 
 def pending_read(
@@ -128,7 +130,7 @@ def pending_read(
         tracker: Any = todo.pop()
         if id(tracker) in found:
             continue
-        if not _stays(tx, tracker, own, behind):
+        if not _stays(tracker, own, behind):
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
         found[id(tracker)] = tracker
         sources += filter(None, (tracker.source,))
@@ -141,15 +143,18 @@ def pending_read(
     return Pending([(tracker, pending_state(tx, tracker)) for tracker in found.values()], held, sources)
 
 
-def _stays(tx: InstructionTranslatorBase, tracker: Any, own: set[int], behind: ArgumentSources) -> bool:
+def check_pending(tx: InstructionTranslatorBase, pending: Pending, leaves: list[Leaf]) -> None:
+    """Raises CannotReuse unless another call, with these ``leaves``, finds what the traced one read."""
+    for tracker, state in pending.states:
+        if pending_state(tx, tracker) != state or pending.holds_any(leaves):
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
+
+
+def _stays(tracker: Any, own: set[int], behind: ArgumentSources) -> bool:
     """Whether every call reaches the object, and what is pending on it can be compared."""
     if id(tracker) in own or (tracker.source is not None and behind.begins(tracker.source)):
         return False
-    if type(tracker) in _CONTAINERS:
-        return True
-    if not isinstance(tracker, _OBJECTS):
-        return False
-    return not (isinstance(tracker, UserDefinedObjectVariable) and contents_changed(tracker, tx.output.side_effects))
+    return type(tracker) in (*_CONTAINERS, *_OBJECTS) or type(tracker).__name__ in _MODULES
 
 
 def _held_by(tx: InstructionTranslatorBase, tracker: Any) -> Iterator[Any]:
@@ -175,12 +180,14 @@ def _is_to_compare(
     kind = type(held)
     if held.source is not None and behind.begins(held.source):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(held))
+    if held.source is not None and tx.output.side_effects.is_modified(held):
+        return True
     if kind in _FIXED:
         return False
-    if kind in _CONTAINERS and held.source is None:
-        return recorder.contents.may_have_touched(held)
-    if held.source is not None and (kind in _CONTAINERS or isinstance(held, _OBJECTS)):
-        return bool(tx.output.side_effects.is_modified(held))
+    if kind in _CONTAINERS:
+        return held.source is None and recorder.contents.may_have_touched(held)
     if kind is UserDefinedObjectVariable and type(held.mutation_type) is AttributeMutationNew:
         return True
+    if held.source is not None and isinstance(held, UserDefinedObjectVariable):
+        return False  # what the call reads of it has sources
     raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(held))
