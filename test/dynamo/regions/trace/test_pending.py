@@ -14,6 +14,7 @@ LAYERS = 6
 AGAIN = 3
 X = torch.linspace(-1, 1, 8).view(2, 4)
 REGISTRY = {}
+LOSSES = []
 BOUND = None
 
 
@@ -123,6 +124,34 @@ def _by_keys():
     return 2.0 if "seen" in SHARED.found else 3.0
 
 
+def a_list():
+    SHARED.kept = []
+
+
+def _append_each(k, x):
+    SHARED.kept.append(x)
+
+
+def _append_itself():
+    SHARED.kept.append(2.0)
+    return 2.0
+
+
+def _append_to_seen():
+    SHARED.found["seen"].append(2.0)
+    return 2.0
+
+
+def _append_and_read():
+    SHARED.kept.append(2.0)
+    return SHARED.kept[-1] * len(SHARED.kept)
+
+
+def _extend():
+    SHARED.kept += [2.0]
+    return 2.0
+
+
 # The frame changes what no layer reads, or nothing: all layers but the first two are reused, and those have inputs of
 # other kinds.
 STAYS = {
@@ -134,6 +163,9 @@ STAYS = {
     "an object of the frame's": (an_object, nothing, lambda: SHARED.made.scale),
     "an element": (an_entry, nothing, lambda: REGISTRY["scale"]),
     "a global": (a_global, nothing, lambda: BOUND["scale"]),
+    "a list that it appends to": (a_list, nothing, _append_itself),
+    "a list that it and others append to": (a_list, _append_each, _append_itself),
+    "a list in a dict that it appends to": (a_dict, _see, _append_to_seen),
 }
 # The frame changes it once more: the layer after that is traced, and those that follow are reused.
 CHANGES = {
@@ -167,22 +199,9 @@ def _append(k, x):
         SHARED.kept.append(3)
 
 
-def a_list():
-    SHARED.kept = []
-
-
-def _append_each(k, x):
-    SHARED.kept.append(x)
-
-
 def _count_itself():
     SHARED.scale = SHARED.scale + 1
     return SHARED.scale
-
-
-def _append_itself():
-    SHARED.kept.append(2.0)
-    return 2.0
 
 
 # What is not compared, or is different for each layer.
@@ -191,7 +210,8 @@ REFUSED = {
     "a queue": (a_queue, _append, lambda: len(SHARED.kept)),
     "a list that it reads": (a_list, _append_each, lambda: len(SHARED.kept)),
     "an attribute that it sets": (scale, nothing, _count_itself),
-    "a list that it appends to": (a_list, nothing, _append_itself),
+    "a list that it appends to and reads": (a_list, nothing, _append_and_read),
+    "a list that it extends": (a_list, nothing, _extend),
 }
 
 
@@ -201,6 +221,7 @@ def as_before():
     yield
     vars(SHARED).clear()
     REGISTRY.clear()
+    LOSSES.clear()
     BOUND = None
 
 
@@ -417,3 +438,106 @@ def test_a_key_of_the_user_says_nothing_of_what_the_frame_changes():
 
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(program, backend="eager", fullgraph=True)(X), program(X))
+
+
+class Keeping(Layer):
+    """Appends what it computes, as a mixture of experts does with its loss of balance."""
+
+    def __init__(self, kept):
+        super().__init__(None)
+        self.kept = kept
+
+    def forward(self, x):
+        h = self.first(x).tanh()
+        self.kept().append(h.pow(2).mean())
+        return x + self.second(h)
+
+
+class Losses(nn.Module):
+    def __init__(self, begins, kept):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Keeping(kept) for _ in range(LAYERS))
+        self.begins, self.kept = begins, kept
+
+    def forward(self, x):
+        self.begins()
+        for layer in self.layers:
+            x = layer(x)
+        weights = torch.arange(1.0, LAYERS + 1)
+        return x + (torch.stack(list(self.kept())) * weights).sum()
+
+
+def _clear():
+    LOSSES.clear()
+
+
+KEPT = {
+    "of the frame": (a_list, lambda: SHARED.kept),
+    "in a dict": (a_dict, lambda: SHARED.found["seen"]),
+    "of a module": (lambda: None, lambda: LOSSES),
+    "of a module, cleared": (_clear, lambda: LOSSES),
+}
+
+
+def _run_losses(model, program):
+    LOSSES.clear()
+    out, *rest = _run(program, X)
+    kept = [each.detach() for each in model.kept()]
+    return out, rest, kept, torch.autograd.grad(program(X).sum(), list(model.parameters())) if not LOSSES else ()
+
+
+@pytest.mark.parametrize("where", KEPT)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("verified", [False, True])
+def test_what_layers_append_is_there_in_order(where, backend, verified):
+    model = Losses(*KEPT[where])
+    torch._dynamo.reset()
+    counters.clear()
+    program = torch.compile(model, backend=backend, fullgraph=True)
+    with torch._dynamo.config.patch(use_graph_deduplication=True, verify_region_reuse=verified):
+        for _ in range(2):
+            torch.testing.assert_close(_run_losses(model, program), _run_losses(model, model))
+    assert counters["regions"]["verified" if verified else "reused"] >= 1
+
+
+def test_a_list_of_the_layer_is_traced():
+    """Each layer has one of its own, which an effect would have to find anew."""
+    model = Losses(lambda: None, None)
+    own = [[] for _ in range(LAYERS)]
+    for k, layer in enumerate(model.layers):
+        layer.own = own[k]
+        layer.kept = lambda layer=layer: layer.own
+    model.kept = lambda: [each for kept in own for each in kept]
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        got = torch.compile(model, backend="eager", fullgraph=True)(X)
+        lengths = [len(each) for each in own]
+        for each in own:
+            each.clear()
+        torch.testing.assert_close(got, model(X))
+    assert lengths == [1] * LAYERS
+
+
+def test_a_list_that_is_also_an_argument_is_appended_to_by_the_argument():
+    class Given(Layer):
+        def forward(self, x, kept):
+            h = self.first(x).tanh()
+            kept.append(h.sum())
+            SHARED.kept.append(h.mean())
+            return x + self.second(h)
+
+    model = Model(None, None, None)
+    model.layers = nn.ModuleList(Given(None) for _ in range(LAYERS))
+
+    def forward(x):
+        a_list()
+        other = []
+        for k, layer in enumerate(model.layers):
+            x = layer(x, SHARED.kept if k in (0, AGAIN) else other)
+        return x, torch.stack(SHARED.kept), torch.stack(other)
+
+    model.forward = forward
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(X), model(X))

@@ -1,23 +1,27 @@
 """The side effects of a region call, as recipes for later calls.
 
 These can be repeated for a later call: binding attributes, globals and cells, appending to a list that the call does
-not read, and storing to elements of a list or dict that the call touches by its elements only (element_stores.py).  A
-call with any other effect (on other contents of a dict, a hook, a random number) is traced each time.
+not read (one of its arguments, or one that is the same for all calls), and storing to elements of a list or dict that
+the call touches by its elements only (element_stores.py).  A call with any other effect (on other contents of a dict, a
+hook, a random number) is traced each time.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import contents_changed
 from torch._dynamo.regions.trace.operands import description, name_of
+from torch._dynamo.variables.lists import ListVariable
 from torch._dynamo.variables.misc import CellVariable, DeletedVariable, NewGlobalVariable, PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 
 if TYPE_CHECKING:
+    from torch._dynamo.regions.trace.argument_sources import ArgumentSources
     from torch._dynamo.regions.trace.read_set import ReadSetRecorder
     from torch._dynamo.regions.trace.recipe import Maker, Recipe, RecipeWriter
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
@@ -81,6 +85,8 @@ def write_effects(
         target = writer.write_target(held)
         effects += [Append(target, writer.write(value)) for value in held.appended]
     written = {id(held.unwrap()) for held in lists}
+    appended = recorder.contents.appends(recorder.changed)
+    written |= {id(held) for held, _ in appended if held.source is not None and id(held) not in writer.given}
     for store in recorder.contents.stores:
         if not recorder.contents.is_by_element(store.container):
             raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it stores to {name_of(store.container)}, which it reads")
@@ -93,6 +99,25 @@ def write_effects(
     return effects
 
 
+def write_appends(
+    recorder: ReadSetRecorder, writer: RecipeWriter, behind: ArgumentSources, held_pending: Container[int]
+) -> list[Effect]:
+    """The effects on lists that are the same for all calls: behind no argument, or in ``held_pending``.
+
+    Raises CannotReuse if the call appends to a list that is behind an argument.
+    """
+    effects: list[Effect] = []
+    given = {id(held.bottom) for held in writer.arguments.lists}.union(writer.given)
+    for held, values in recorder.contents.appends(recorder.changed):
+        if id(held) in given or (held.source is None and id(held) not in held_pending):
+            continue  # one of the call's arguments, or made by the call
+        if held.source is not None and behind.begins(held.source):
+            raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {description(held)}")
+        target = writer.write_fixed(held)
+        effects += [Append(target, writer.write(value)) for value in values]
+    return effects
+
+
 def _stores(
     tx: InstructionTranslatorBase, recorder: ReadSetRecorder, tracker: Any, writer: RecipeWriter
 ) -> list[Store]:
@@ -101,7 +126,8 @@ def _stores(
     if not isinstance(tracker, kinds) or (
         isinstance(tracker, UserDefinedObjectVariable) and contents_changed(tracker, side_effects)
     ):
-        reason = ReuseMissReason.FIRST_STORE if recorder.contents.is_first else ReuseMissReason.SIDE_EFFECT
+        first = recorder.contents.is_first or (type(tracker) is ListVariable and recorder.contents.notes_from_now_on())
+        reason = ReuseMissReason.FIRST_STORE if first else ReuseMissReason.SIDE_EFFECT
         raise CannotReuse(reason, f"it changes {description(tracker)}")
     before = recorder.before.get(tracker, {})
     target = writer.write_target(tracker)

@@ -16,12 +16,15 @@ at an index, where the index is a plain constant or a deferred one.
   guarded all keys.
 - What the call reads of a container that it has stored to is what it stored last, at the same index; any other read is
   noted.  So no call depends on whether two of its indices are equal.
+- To append is no read either.  A list that the call only appends to, and that is no argument, is the same list for each
+  call: the call's effect is to append.
 - Noting starts with the frame's second traced call, once a first one has stored: few programs do.  It ends where an
   inner call is stamped out, since nothing notes what that call would have read.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,14 +87,22 @@ class Contents:
         self.is_first = False
         self.stores: list[ElementStore] = []
         self.reads: list[ElementRead] = []
+        # id -> (list, what the call appended): lists that existed when the call began, and those that it made
+        self._appended: dict[int, tuple[VariableTracker, list[VariableTracker]]] = {}
         # id -> container, kept alive so that ids are not reused
         self._noted: dict[int, VariableTracker] = {}
         self._restore = contextlib.ExitStack()
 
     def begin(self) -> None:
-        for kind in _CONTAINERS if self._notes else ():
-            self._restore.callback(_put, kind, vars(kind).get("__getattribute__"))
-            _put(kind, _noting(self._noted, kind.__getattribute__))
+        if not self._notes:
+            return
+        for kind in _CONTAINERS:
+            self._replace(kind, "__getattribute__", _noting(self._noted, kind.__getattribute__))
+        self._replace(ListVariable, "call_method", _appending(self, ListVariable.call_method))
+
+    def _replace(self, kind: type, name: str, method: Any) -> None:
+        self._restore.callback(_put, kind, name, vars(kind).get(name))
+        _put(kind, name, method)
 
     def end(self) -> None:
         self._restore.close()
@@ -99,6 +110,32 @@ class Contents:
     def give_up(self) -> None:
         """No container counts as touched by elements only: something else may have read any of them."""
         self.is_on = self._notes = False
+
+    def append(
+        self, held: VariableTracker, value: VariableTracker, call: Callable[[], VariableTracker]
+    ) -> VariableTracker:
+        """The result of ``call``, which appends ``value`` to the list ``held``."""
+        if not self._notes:
+            return call()
+        self._appended.setdefault(id(held), (held, []))[1].append(value)
+        with self.unnoted(held):
+            return call()
+
+    def appends(self, changed: list[VariableTracker]) -> list[tuple[VariableTracker, list[VariableTracker]]]:
+        """Each list that the call has only appended to, and what.
+
+        ``changed`` has a tracker as often as the call has changed it.
+        """
+        times = collections.Counter(map(id, changed))
+        untouched = (each for number, each in self._appended.items() if self._notes and number not in self._noted)
+        return [(held, values) for held, values in untouched if times[id(held)] == len(values)]
+
+    def notes_from_now_on(self) -> bool:
+        """Whether this call was not watched, and the next one is."""
+        if self._notes or self._calls_store:
+            return False
+        self._calls_store.append(True)
+        return True
 
     def can_store(self, container: VariableTracker) -> bool:
         """Whether a store to an element of ``container`` can be repeated; from now on, such stores are watched."""
@@ -121,7 +158,8 @@ class Contents:
 
     def is_by_element(self, container: VariableTracker) -> bool:
         """Whether the call touches ``container`` by its elements only, so far."""
-        return self.is_on and id(container) not in self._noted and _is_of_program(container)
+        touched = id(container) in self._noted or id(container) in self._appended
+        return self.is_on and not touched and _is_of_program(container)
 
     def may_have_touched(self, container: VariableTracker) -> bool:
         """Whether the call may have read or changed what ``container`` holds."""
@@ -192,11 +230,20 @@ def containers_by_element(
     return {id(container): container for container in trackers.values() if container is not None}
 
 
-def _put(kind: type, method: Any) -> None:
+def _put(kind: type, name: str, method: Any) -> None:
     if method is None:
-        del kind.__getattribute__
+        delattr(kind, name)
     else:
-        kind.__getattribute__ = method  # type: ignore[method-assign]
+        setattr(kind, name, method)
+
+
+def _appending(contents: Contents, call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
+    def call_method(self: Any, tx: Any, name: str, args: list[VariableTracker], kwargs: Any) -> VariableTracker:
+        if name != "append" or len(args) != 1 or kwargs or type(self) is not ListVariable:
+            return call(self, tx, name, args, kwargs)
+        return contents.append(self, args[0], lambda: call(self, tx, name, args, kwargs))
+
+    return call_method
 
 
 def _is_being_made(fields: dict[str, Any]) -> bool:

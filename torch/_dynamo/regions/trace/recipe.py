@@ -208,7 +208,7 @@ class RecipeWriter:
         if (index := self.given.get(id(tracker))) is not None:
             return Recipe(lambda maker: maker.given(index), ("argument", index))
         if isinstance(tracker, CellVariable):
-            return Recipe(lambda maker: tracker, ("cell", id(tracker)))
+            return self.write_fixed(tracker)
         if isinstance(tracker, NewGlobalVariable):
             source: Any = tracker.source
             name = source.global_name
@@ -219,6 +219,10 @@ class RecipeWriter:
 
             return Recipe(bind, ("global", name))
         return self._from_source(tracker.source)
+
+    def write_fixed(self, tracker: VariableTracker) -> Recipe:
+        """The recipe of an object that is the same in every call."""
+        return Recipe(lambda maker: tracker, ("the same", id(tracker)))
 
     def _from_source(self, source: Source | None) -> Recipe:
         if source is None:

@@ -20,7 +20,7 @@ from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.policies import context_fns, is_its_code
 from torch._dynamo.regions.trace.argument_sources import ArgumentSources
 from torch._dynamo.regions.trace.built import built_for
-from torch._dynamo.regions.trace.effects import write_effects
+from torch._dynamo.regions.trace.effects import write_appends, write_effects
 from torch._dynamo.regions.trace.element_stores import changed_argument
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
@@ -77,6 +77,7 @@ def save(
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {name_of(changed)}, which the frame has changed")
     behind = ArgumentSources(arguments, recorder, untouched)
     pending = _pending(tx, arguments, recorder, behind, existing, untouched, by_element)
+    effects += write_appends(recorder, writer, behind, pending.held)
     if changed := changed_argument(tx, arguments.leaves, by_element):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(changed))
     if unbacked := next(filter(reads_data, call.nodes), None):
@@ -204,7 +205,7 @@ def _condition(
     values = _values(sources, resolve)
     unmoved = _unmoved(tx, dict.fromkeys((*looked_at, *held)), hashed, values, behind, resolve)
     fixed = reached_otherwise(recorder, [leaf.tracker for leaf in arguments.leaves if leaf.sources])  # not deferred
-    own = _own(changed, behind) | by_element.keys() | arguments.stored_in | set(map(id, pending.objects))
+    own = _own(arguments, recorder, behind, changed, by_element, pending)
     captures = [t for t in reachable(read, by_element) if id(t) not in own and not _is_under(t, ends)]
     condition: Any = InvokeSubgraphReuseCondition  # type checkers know stock's fields
     return condition(
@@ -233,9 +234,18 @@ def _condition(
     )
 
 
-def _own(changed: list[VariableTracker], behind: ArgumentSources) -> set[int]:
-    """ids of those of ``changed`` in whose place another call has an object of its own, found by its source."""
-    return {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
+def _own(
+    arguments: Arguments,
+    recorder: ReadSetRecorder,
+    behind: ArgumentSources,
+    changed: list[VariableTracker],
+    by_element: dict[int, VariableTracker],
+    pending: Pending,
+) -> set[int]:
+    """ids of trackers that another call may find changed: it has its own there, or compares them otherwise."""
+    own = {id(t) for t in changed if t.source is not None and behind.holds(t.source)}
+    own |= by_element.keys() | arguments.stored_in | set(map(id, pending.objects))
+    return own.union(id(held) for held, _ in recorder.contents.appends(recorder.changed))
 
 
 def _made_by_call(tx: InstructionTranslatorBase, recorder: ReadSetRecorder) -> Iterable[Any]:
