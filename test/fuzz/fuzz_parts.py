@@ -152,6 +152,12 @@ PARTS: dict[str, Part] = {
     # ``x`` is what the layer was given.
     "argument_is_kept": Part("h = h * (2 if x is s.kept else 3)", _KEPT),
     "argument_has": Part("h = h * getattr(x, 'scale', 2.0)", _KEPT),
+    # A layer changes a list, a dict or the buffers of its own.
+    "own_list_appends": Part("s.own.append(2.0); h = h * len(s.own)", "s.own = [1.0]"),
+    "own_list_stores": Part("s.own[0] = h.detach().sum(); h = h * len(s.own)", "s.own = [1.0]"),
+    "own_config_stores": Part("s.config['q'] = h.detach().mean(); h = h * s.config['k']", "s.config = {'k': 2.0}"),
+    "own_config_pops": Part("s.config['q'] = s.config.pop('k'); s.config['k'] = 2.0", "s.config = {'k': 2.0}"),
+    "buffer_bound": Part("s.b = s.b * 0.5 + 1; h = h + s.b", "s.register_buffer('b', torch.ones(3))"),
     # All layers read an object that the frame changes.
     "context_scale": Part("h = h * CTX.scale", prelude=_CONTEXT),
     "context_element": Part("h = h * CTX.d['k']", prelude=_CONTEXT),

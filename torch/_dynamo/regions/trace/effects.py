@@ -1,9 +1,13 @@
 """The side effects of a region call, as recipes for later calls.
 
-These can be repeated for a later call: binding attributes, globals and cells, appending to a list that the call does
-not read (one of its arguments, or one that is the same for all calls), and storing to elements of a list or dict that
-the call touches by its elements only (element_stores.py).  A call with any other effect (on other contents of a dict, a
-hook, a random number) is traced each time.
+These can be repeated for a later call:
+
+- binding attributes, globals and cells;
+- appending to a list that the call does not read: one of its arguments, or one that is the same for all calls;
+- storing to elements of a list or dict that the call touches by its elements only (element_stores.py);
+- storing and appending to a list or dict behind an argument, which only the call has changed: each call has its own.
+
+A call with any other effect (a hook, a random number) is traced each time.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import contents_changed
+from torch._dynamo.regions.trace.containers import elements, plain_key, untouched_at
 from torch._dynamo.regions.trace.operands import description, name_of
+from torch._dynamo.regions.trace.substitution import Resolver, resolver
+from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lists import ListVariable
 from torch._dynamo.variables.misc import CellVariable, DeletedVariable, NewGlobalVariable, PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
@@ -68,10 +75,15 @@ class StoreElement:
 
 
 Effect = Store | Append | StoreElement
+_CONTAINERS = (ListVariable, ConstDictVariable)
 
 
 def write_effects(
-    tx: InstructionTranslatorBase, recorder: ReadSetRecorder, existing: list[VariableTracker], writer: RecipeWriter
+    tx: InstructionTranslatorBase,
+    recorder: ReadSetRecorder,
+    existing: list[VariableTracker],
+    writer: RecipeWriter,
+    behind: ArgumentSources,
 ) -> list[Effect]:
     """The effects on ``existing``, the trackers of objects that the call changed but did not make.
 
@@ -86,33 +98,64 @@ def write_effects(
         effects += [Append(target, writer.write(value)) for value in held.appended]
     written = {id(held.unwrap()) for held in lists}
     appended = recorder.contents.appends(recorder.changed)
-    written |= {id(held) for held, _ in appended if held.source is not None and id(held) not in writer.given}
+    written |= {id(held) for held, _ in appended if _is_same_for_all(held, writer, behind)}
     for store in recorder.contents.stores:
         if not recorder.contents.is_by_element(store.container):
+            if _is_own(store.container, recorder, writer, behind):
+                continue
             raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it stores to {name_of(store.container)}, which it reads")
         written.add(id(store.container))
         target = writer.write_target(store.container)
         effects.append(StoreElement(target, writer.write_expression(store.index), writer.write(store.value)))
     for tracker in existing:
-        if id(tracker) not in written:
+        if id(tracker) not in written and _is_own(tracker, recorder, writer, behind):
+            effects += _changed_elements(tracker, writer, resolver(tx))
+        elif id(tracker) not in written:
             effects += _stores(tx, recorder, tracker, writer)
+    return effects
+
+
+def _is_same_for_all(tracker: VariableTracker, writer: RecipeWriter, behind: ArgumentSources) -> bool:
+    return tracker.source is not None and id(tracker) not in writer.given and not behind.begins(tracker.source)
+
+
+def _is_own(tracker: Any, recorder: ReadSetRecorder, writer: RecipeWriter, behind: ArgumentSources) -> bool:
+    """Whether ``tracker`` is a list or dict behind an argument, as when the frame began until the call changed it."""
+    if type(tracker) not in _CONTAINERS or id(tracker) in recorder.changed_before or id(tracker) in writer.given:
+        return False
+    return tracker.source is not None and behind.holds(tracker.source)
+
+
+def _changed_elements(tracker: Any, writer: RecipeWriter, resolve: Resolver) -> list[Effect]:
+    """The stores and appends that make of a container as it was when the frame began what it is now.
+
+    Raises CannotReuse if it takes more than these.
+    """
+    real, now = resolve(tracker.source), dict(elements(tracker))
+    then = list(real) if type(real) is dict else list(range(len(real))) if type(real) is list else None
+    keys = list(map(plain_key, now))
+    if then is None or not all(type(key) in (int, str) for key in (*then, *keys)) or keys[: len(then)] != then:
+        raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {description(tracker)}")
+    target = writer.write_target(tracker)
+    effects: list[Effect] = []
+    for key, value in zip(keys, now.values(), strict=True):
+        if untouched_at(tracker, key) is value:
+            continue
+        made = writer.write(value)
+        more = type(real) is list and key >= len(real)
+        effects.append(Append(target, made) if more else StoreElement(target, writer.write_expression(key), made))
     return effects
 
 
 def write_appends(
     recorder: ReadSetRecorder, writer: RecipeWriter, behind: ArgumentSources, held_pending: Container[int]
 ) -> list[Effect]:
-    """The effects on lists that are the same for all calls: behind no argument, or in ``held_pending``.
-
-    Raises CannotReuse if the call appends to a list that is behind an argument.
-    """
+    """The effects on lists that are the same for all calls: behind no argument, or in ``held_pending``."""
     effects: list[Effect] = []
-    given = {id(held.bottom) for held in writer.arguments.lists}.union(writer.given)
+    given = {id(held.bottom) for held in writer.arguments.lists}
     for held, values in recorder.contents.appends(recorder.changed):
-        if id(held) in given or (held.source is None and id(held) not in held_pending):
-            continue  # one of the call's arguments, or made by the call
-        if held.source is not None and behind.begins(held.source):
-            raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {description(held)}")
+        if id(held) in given or not (id(held) in held_pending or _is_same_for_all(held, writer, behind)):
+            continue  # one of the call's arguments, behind one, or made by the call
         target = writer.write_fixed(held)
         effects += [Append(target, writer.write(value)) for value in values]
     return effects

@@ -173,7 +173,10 @@ class Contents:
 
     def touched(self, by_element: dict[int, VariableTracker]) -> Touched:
         reads = [(read.container.source, read.index, read.is_there) for read in self.reads]
-        stores = [(store.container.source, store.index) for store in self.stores]
+        by_index = (
+            store for store in self.stores if id(store.container) in by_element
+        )  # others are compared as wholes
+        stores = [(store.container.source, store.index) for store in by_index]
         return Touched([container.source for container in by_element.values()], reads, stores)
 
 

@@ -53,6 +53,8 @@ Fact = Callable[[Any, dict[str, Any]], Hashable]
 def _constant(value: Any, _: Any) -> Hashable:
     if holds_nan(value):
         return id(value)  # containers find it by its identity
+    if (type(value) is set or type(value) is frozenset) and all(map(is_exact, value)):
+        return type(value), *map(exact_key, value)  # in order: the program may go through it
     try:
         return exact_key(value) or constant_key(value)
     except Unkeyable:

@@ -88,6 +88,8 @@ class ReadSetRecorder:
         self._known = list(tx.output.side_effects.id_to_variable.values())
         # tracker -> name -> the value that the frame had bound the name to before the call
         self.before = {item: dict(stored) for item, stored in tx.output.side_effects.store_attr_mutations.items()}
+        # ids of the trackers whose contents the frame had changed before the call
+        self.changed_before = {id(t) for t in self._known if tx.output.side_effects.is_modified(t)}
         # id of a tensor's tracker -> its autograd state before the call
         self._autograd = {id(t): _autograd_state(t) for t in self._known if isinstance(t, TensorVariable)}
 

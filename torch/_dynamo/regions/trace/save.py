@@ -70,12 +70,12 @@ def save(
     take_out(call)
     writer = RecipeWriter(tx, arguments, call.nodes, recorder.deferred)
     existing = _changed(arguments, recorder)
-    effects = write_effects(tx, recorder, existing, writer)
     untouched = _untouched(arguments, recorder)
+    behind = ArgumentSources(arguments, recorder, untouched)
+    effects = write_effects(tx, recorder, existing, writer, behind)
     by_element = recorder.contents.by_element(recorder.deferred.paths, arguments.leaves)
     if changed := next((t for t in existing if id(t) in arguments.stored_in), None):
         raise CannotReuse(ReuseMissReason.SIDE_EFFECT, f"it changes {name_of(changed)}, which the frame has changed")
-    behind = ArgumentSources(arguments, recorder, untouched)
     pending = _pending(tx, arguments, recorder, behind, existing, untouched, by_element)
     effects += write_appends(recorder, writer, behind, pending.held)
     if changed := changed_argument(tx, arguments.leaves, by_element):
