@@ -66,6 +66,7 @@ def test_layers_whose_outputs_are_collected_are_reused(what):
     flat = _compiled(model, options, False)
     flag = _compiled(model, options, True)
     assert counters["regions"]["reused"] >= LAYERS - 2
-    torch.testing.assert_close(flag, flat, rtol=0, atol=0)
+    torch.testing.assert_close(flag[:2], flat[:2], rtol=0, atol=0)
+    torch.testing.assert_close(flag, flat, rtol=1e-5, atol=1e-6)  # 2.15 sums some gradients in another order
     torch.testing.assert_close(flag, eager, rtol=1e-4, atol=1e-5)
     assert any(each is not None and len(each) >= LAYERS for each in flag[1])
