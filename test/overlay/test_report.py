@@ -141,7 +141,7 @@ def test_the_text_says_what_differs_and_what_to_do():
 
 
 class Counting(torch.nn.Module):
-    """A layer that writes to a buffer by an assignment: no region becomes of it where gradients are."""
+    """A layer whose buffer is what an operator in place returns: no region becomes of it."""
 
     def __init__(self):
         super().__init__()
@@ -165,7 +165,7 @@ def test_calls_that_are_not_tried_are_counted():
     assert compiled["untried"] == {"Counting": 6 - tried} and 0 < tried < 6
     said = str(torch_regions.report())
     assert f"6 calls: {tried} inlined, {6 - tried} not tried" in said
-    assert "6 calls of Counting look alike, and none is a region: SIDE_EFFECT" in compiled["warning"]
+    assert "6 calls of Counting look alike, and none is a region: RESULT_SHARES_MEMORY" in compiled["warning"]
     assert f"{6 - tried} more calls of <code>Counting</code>" in torch_regions.report().html()
 
 
