@@ -245,11 +245,18 @@ SYSTEMS = (
         ("dynamo/variables/test_invoke_subgraph", "dynamo/regions/test_"),
     ),
     System(
-        "Regions of repeated modules, and verification",
-        "Under the flag, calls of modules that repeat are regions by themselves. verify_region_reuse traces each "
-        "call that could be reused and compares all that tracing leaves behind.",
+        "Calls of regions, and verification",
+        "A call is stamped out of an earlier one or traced. verify_region_reuse traces each call that could be reused "
+        "and compares all that tracing leaves behind.",
         ("torch._dynamo.", _TRACE),
         ("dynamo/", "dynamo/regions/test_facts"),
+    ),
+    System(
+        "Regions of repeated modules",
+        "Under the flag, calls of modules that repeat are regions by themselves. Of a module whose hooks collect what "
+        "all layers return, forward is one.",
+        (f"{_TRACE}automatic", f"{_TRACE}candidates", "torch._dynamo.variables.nn_module"),
+        ("dynamo/regions/trace/test_automatic", "dynamo/regions/trace/test_candidates"),
     ),
     System(
         "Calls with missing gradients, autocast and DTensors",

@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.regions.keys import Same, constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
+from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.containers import elements
 from torch._dynamo.regions.trace.deferred import DeferredList
 from torch._dynamo.regions.trace.objects import is_exact
 from torch._dynamo.regions.trace.operands import name_of
 from torch._dynamo.regions.trace.state import tensor_state
+from torch._dynamo.regions.trace.substitution import root_of
 from torch._dynamo.variables.base import AttributeMutationNew, VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
@@ -148,6 +150,9 @@ def check_pending(tx: InstructionTranslatorBase, pending: Pending, leaves: list[
     for tracker, state in pending.states:
         if pending_state(tx, tracker) != state or pending.holds_any(leaves):
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
+    roots = {source for leaf in leaves for source in leaf.sources} if pending.sources else ()
+    if behind := next((source for source in pending.sources if root_of(source, roots) is not None), None):
+        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of_source(behind))
 
 
 def _stays(tracker: Any, own: set[int], behind: ArgumentSources) -> bool:
