@@ -100,8 +100,8 @@ class ForwardWithoutHooks(UserMethodVariable):
     def call_function(  # type: ignore[override]
         self, tx: InstructionTranslatorBase, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
     ) -> VariableTracker:
-        method: Any = _copied(self, UserMethodVariable)
-        return _call(UserMethodVariable.call_function, method, self.module, tx, args, kwargs, self.where)
+        me: Any = self
+        return _call(UserMethodVariable.call_function, me.method, me.module, tx, args, kwargs, me.where)
 
 
 def forward_of(module: Any, tx: InstructionTranslatorBase, found: VariableTracker) -> VariableTracker:
@@ -111,12 +111,6 @@ def forward_of(module: Any, tx: InstructionTranslatorBase, found: VariableTracke
     _, where = _FORWARDS.pop()
     if type(found) is not UserMethodVariable or bound_to(found) is not module:
         return found
-    made = _copied(found, ForwardWithoutHooks)
-    made.module, made.where = module, where
-    return made
-
-
-def _copied(tracker: VariableTracker, kind: type[VariableTracker]) -> Any:
-    made = kind.__new__(kind)
-    vars(made).update({name: value for name, value in vars(tracker).items() if name not in ("module", "where")})
+    made: Any = ForwardWithoutHooks.__new__(ForwardWithoutHooks)
+    vars(made).update(vars(found), method=found, module=module, where=where)
     return made

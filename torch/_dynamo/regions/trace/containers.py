@@ -37,6 +37,8 @@ class SubscriptPath:
     seen: VariableTracker
 
 
+# Trackers of plain lists and dicts.
+CONTAINERS = (ListVariable, ConstDictVariable)
 _LAZY = (LazyVariableTracker, LazyConstantVariable)
 # id -> container that was indexed with a deferred constant.
 INDEXED: PerFrame[dict[int, VariableTracker]] = PerFrame(lambda _: {})

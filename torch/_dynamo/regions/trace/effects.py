@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.release import contents_changed
-from torch._dynamo.regions.trace.containers import elements, plain_key, untouched_at
+from torch._dynamo.regions.trace.containers import CONTAINERS, elements, plain_key, untouched_at
 from torch._dynamo.regions.trace.operands import description, name_of
 from torch._dynamo.regions.trace.substitution import Resolver, resolver
-from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lists import ListVariable
 from torch._dynamo.variables.misc import CellVariable, DeletedVariable, NewGlobalVariable, PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
@@ -75,7 +74,6 @@ class StoreElement:
 
 
 Effect = Store | Append | StoreElement
-_CONTAINERS = (ListVariable, ConstDictVariable)
 
 
 def write_effects(
@@ -121,7 +119,7 @@ def _is_same_for_all(tracker: VariableTracker, writer: RecipeWriter, behind: Arg
 
 def _is_own(tracker: Any, recorder: ReadSetRecorder, writer: RecipeWriter, behind: ArgumentSources) -> bool:
     """Whether ``tracker`` is a list or dict behind an argument, as when the frame began until the call changed it."""
-    if type(tracker) not in _CONTAINERS or id(tracker) in recorder.changed_before or id(tracker) in writer.given:
+    if type(tracker) not in CONTAINERS or id(tracker) in recorder.changed_before or id(tracker) in writer.given:
         return False
     return tracker.source is not None and behind.holds(tracker.source)
 

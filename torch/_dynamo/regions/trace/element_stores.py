@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._dynamo.regions.frame import PerFrame
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
-from torch._dynamo.regions.trace.containers import SubscriptPath, held_at, items_of, untouched_at
+from torch._dynamo.regions.trace.containers import CONTAINERS, SubscriptPath, held_at, items_of, untouched_at
 from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lists import ListVariable
 
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from torch._guards import Source
 
 
-_CONTAINERS = (ListVariable, ConstDictVariable)
 _CONTENTS = frozenset({"items", "__dict__"})
 # Whether a call of the frame has stored to an element of a container that the frame did not make.
 _STORES: PerFrame[list[bool]] = PerFrame(lambda _: [])
@@ -96,7 +94,7 @@ class Contents:
     def begin(self) -> None:
         if not self._notes:
             return
-        for kind in _CONTAINERS:
+        for kind in CONTAINERS:
             self._replace(kind, "__getattribute__", _noting(self._noted, kind.__getattribute__))
         self._replace(ListVariable, "call_method", _appending(self, ListVariable.call_method))
 
@@ -187,7 +185,7 @@ def has_pending(tx: InstructionTranslatorBase) -> bool:
 
 def _is_of_program(container: VariableTracker) -> bool:
     """Whether ``container`` is a plain list or dict that existed when the frame began."""
-    return type(container) in _CONTAINERS and container.source is not None
+    return type(container) in CONTAINERS and container.source is not None
 
 
 def is_watched(tx: InstructionTranslatorBase, container: VariableTracker) -> bool:
@@ -215,7 +213,7 @@ def containers_by_element(
     known = tx.output.side_effects.id_to_variable
     objects = {source: at(source) for source in touched.containers}
     trackers = {source: known.get(id(found)) for source, found in objects.items()}
-    if odd := next((t for t in trackers.values() if t is not None and type(t) not in _CONTAINERS), None):
+    if odd := next((t for t in trackers.values() if t is not None and type(t) not in CONTAINERS), None):
         raise CannotReuse(ReuseMissReason.OBJECT_DIFFERS, type(odd).__name__)
     for source, index, is_there in touched.reads:
         container, key = trackers.get(source), value(index)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch._dynamo.regions.keys import Same, constant_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.source_names import name_of_source
-from torch._dynamo.regions.trace.containers import elements
+from torch._dynamo.regions.trace.containers import CONTAINERS, elements
 from torch._dynamo.regions.trace.deferred import DeferredList
 from torch._dynamo.regions.trace.objects import is_exact
 from torch._dynamo.regions.trace.operands import name_of
@@ -35,10 +35,9 @@ from torch._dynamo.regions.trace.state import tensor_state
 from torch._dynamo.regions.trace.substitution import root_of
 from torch._dynamo.variables.base import AttributeMutationNew, VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.lists import ListVariable, TupleVariable
+from torch._dynamo.variables.lists import TupleVariable
 from torch._dynamo.variables.misc import NewGlobalVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable, UserDefinedObjectVariable
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from torch._guards import Source
 
 
-_CONTAINERS = (ListVariable, ConstDictVariable)
 # Trackers whose pending state is their attributes. Modules by name: their tracker's file imports this one.
 _OBJECTS = (UserDefinedObjectVariable, NewGlobalVariable)
 _MODULES = ("UnspecializedNNModuleVariable", "UnspecializedBuiltinNNModuleVariable")
@@ -74,9 +72,10 @@ class Pending(NamedTuple):
     def objects(self) -> list[VariableTracker]:
         return [tracker for tracker, _ in self.states]
 
-    def holds_any(self, leaves: Iterable[Leaf]) -> bool:
-        """Whether one of a call's arguments is held there."""
-        return any(id(each) in self.held for leaf in leaves for each in _names_of(leaf.tracker)) if self.held else False
+    def check_arguments(self, leaves: Iterable[Leaf]) -> None:
+        """Raises CannotReuse if one of a call's arguments is held there."""
+        if self.held and any(id(each) in self.held for leaf in leaves for each in _names_of(leaf.tracker)):
+            raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, "an argument that the frame has also put elsewhere")
 
     def tensors(self) -> dict[Any, VariableTracker]:
         """node -> tracker of each tensor held there that the frame computed."""
@@ -101,7 +100,7 @@ def pending_state(tx: InstructionTranslatorBase, tracker: Any) -> Hashable:
     """All that is pending on an object, or all that a list or dict holds now."""
     stored = tx.output.side_effects.store_attr_mutations.get(tracker, {})
     names = tuple((name, _key(value)) for name, value in stored.items())
-    if type(tracker) not in _CONTAINERS:
+    if type(tracker) not in CONTAINERS:
         return names
     return (*names, *((k if type(k) is int else _key(k.vt), _key(value)) for k, value in elements(tracker)))
 
@@ -148,8 +147,9 @@ def pending_read(
 def check_pending(tx: InstructionTranslatorBase, pending: Pending, leaves: list[Leaf]) -> None:
     """Raises CannotReuse unless another call, with these ``leaves``, finds what the traced one read."""
     for tracker, state in pending.states:
-        if pending_state(tx, tracker) != state or pending.holds_any(leaves):
+        if pending_state(tx, tracker) != state:
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
+    pending.check_arguments(leaves)
     roots = {source for leaf in leaves for source in leaf.sources} if pending.sources else ()
     if behind := next((source for source in pending.sources if root_of(source, roots) is not None), None):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of_source(behind))
@@ -159,13 +159,13 @@ def _stays(tracker: Any, own: set[int], behind: ArgumentSources) -> bool:
     """Whether every call reaches the object, and what is pending on it can be compared."""
     if id(tracker) in own or (tracker.source is not None and behind.begins(tracker.source)):
         return False
-    return type(tracker) in (*_CONTAINERS, *_OBJECTS) or type(tracker).__name__ in _MODULES
+    return type(tracker) in (*CONTAINERS, *_OBJECTS) or type(tracker).__name__ in _MODULES
 
 
 def _held_by(tx: InstructionTranslatorBase, tracker: Any) -> Iterator[Any]:
     """What is pending on an object, or what a container holds, without constants and what the program has not read."""
     todo = [*tx.output.side_effects.store_attr_mutations.get(tracker, {}).values()]
-    if type(tracker) in _CONTAINERS:
+    if type(tracker) in CONTAINERS:
         todo += (value for _, value in elements(tracker))
     while todo:
         value: Any = todo.pop()
@@ -189,7 +189,7 @@ def _is_to_compare(
         return True
     if kind in _FIXED:
         return False
-    if kind in _CONTAINERS:
+    if kind in CONTAINERS:
         return held.source is None and recorder.contents.may_have_touched(held)
     if kind is UserDefinedObjectVariable and type(held.mutation_type) is AttributeMutationNew:
         return True

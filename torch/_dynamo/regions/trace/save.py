@@ -163,8 +163,7 @@ def _pending(
     captures = (t for t in reachable(recorder.read_objects(), by_element) if not _is_under(t, roots))
     changed += changes_among(tx, captures, now | by_element.keys() | arguments.stored_in)
     pending = pending_read(tx, recorder, behind, changed)
-    if pending.holds_any(arguments.leaves):
-        raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, "an argument that the frame has also put elsewhere")
+    pending.check_arguments(arguments.leaves)
     return pending
 
 
