@@ -17,7 +17,8 @@ constants are lazy (``DeferredConstant``):
   To check that, the path leads to a tracker of its own, and the container's tracker of the element stays lazy: if that
   is realized, the call took another path.  If it was realized before the call, the next call is traced with lazy
   trackers in the container (``Watch``).
-- An integer behind an argument is deferred for an index, and for a question of whether it is larger than a constant.
+- A number behind an argument is deferred too, for an index and for a function of constants: layers whose rates of drop
+  path differ are alike if they only ask whether theirs is zero.  It is guarded as if read: flat tracing reads it.
 
 Types are not deferred: the fingerprint holds them.  When the call ends, each deferred constant becomes the constant
 that it stands for.

@@ -57,8 +57,8 @@ _PURE: frozenset[Any] = frozenset(
     }
 )
 
-# Questions of which a number is the larger one: is there an element at an index?
-_ORDERINGS: frozenset[Any] = frozenset({operator.lt, operator.le, operator.gt, operator.ge})
+# Types of the constants behind an argument that are deferred for a function of ``_PURE``.
+_NUMBERS = (int, float)
 
 
 def _unseen_global(tracker: Any) -> GlobalSource | None:
@@ -202,7 +202,7 @@ class DeferredValues:
             return None
         args = [_of_ended(a, self) for a in args]
         if fn is not operator.getitem:
-            args = self._globals(tx, self._integers(tx, args) if fn in _ORDERINGS else args)
+            args = self._globals(tx, self._numbers(tx, args))
         if any(type(a) is DeferredConstant and a.deferred not in (None, self) for a in args):
             return None  # deferred by a surrounding call: read as usual
         if fn is operator.getitem:
@@ -237,10 +237,10 @@ class DeferredValues:
             return _DictGet(found, "get")
         return None
 
-    def _integers(self, tx: InstructionTranslatorBase, args: list[VariableTracker]) -> list[VariableTracker]:
-        """``args`` with those integers deferred that the program has not read yet, if all are constants."""
+    def _numbers(self, tx: InstructionTranslatorBase, args: list[VariableTracker]) -> list[VariableTracker]:
+        """``args`` with those numbers deferred that the program has not read yet, if all are constants."""
         unseen: list[Any] = [a if type(a) is LazyConstantVariable and not a.is_realized() else None for a in args]
-        unfit = (a is not None and (a.peek_type() is not int or _unseen_global(a)) for a in unseen)
+        unfit = (a is not None and (a.peek_type() not in _NUMBERS or _unseen_global(a)) for a in unseen)
         others = (a for a, mine in zip(args, unseen, strict=True) if mine is None)
         if not any(unseen) or any(unfit) or any(deferred_type(a) is None for a in others) or not self._is_only(tx):
             return args

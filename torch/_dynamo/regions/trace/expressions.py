@@ -66,6 +66,9 @@ class Applied(NamedTuple):
     def depth(self) -> int:
         return 1 + max((p.depth for p in self.parts if isinstance(p, Applied)), default=0)
 
+    def __str__(self) -> str:
+        return f"{self.fn.__name__}({', '.join(map(str, self.parts))})"
+
 
 Expression = ArgumentValue | SourceValue | BindingValue | Applied
 
