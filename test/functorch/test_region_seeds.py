@@ -160,6 +160,14 @@ def _draws_that_run_in_place(x, weights, mark):
     return x
 
 
+def _complex_beside_a_seeded_draw(x, weights, mark):
+    """Inductor draws complex numbers where they stand: they were in a body, whose seeds are taken before."""
+    layer = mark(lambda x, w: (x @ w).relu() + torch.randn(8, dtype=torch.complex64).abs() + torch.rand(8))
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
 PROGRAMS = [
     _dropout,
     _draws_around,
@@ -174,6 +182,7 @@ PROGRAMS = [
     _never_read_but_in_a_body,
     _written_but_never_read,
     _draws_that_run_in_place,
+    _complex_beside_a_seeded_draw,
 ]
 # Without gradients, stock's AOTAutograd refuses a checkpoint that draws.
 CASES = [(p, grad) for p in PROGRAMS for grad in (True, False) if grad or p is not _checkpoint]

@@ -12,7 +12,7 @@ from fuzz_kinds import COUNT
 
 
 # Globals to which layers write.
-WRITTEN = ("LOG", "CACHE", "SEEN", "GROWN", "FIRST", "HELD", "WINDOW", "CTX")
+WRITTEN = ("LOG", "CACHE", "SEEN", "GROWN", "FIRST", "HELD", "WINDOW", "CTX", "OTHER")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ _TABLED = "TABLED = {n: 1.0 + n for n in range(5)}\n"
 _ORDERED = COUNT + "class Ordered:\n    def __lt__(s, o): count('lt'); return True\n"
 _ALONE = "class Alone:\n    k = 2.0\n"
 _CONTEXT = (
-    "class Context:\n    def __init__(s): s.scale, s.d, s.seen, s.t, s.layer = 2.0, {'k': 2.0, 'l': [1.0]}, [1.0], None, None\n"
-    "CTX = Context()\ndef collects(m, a, o):\n    if len(CTX.seen) == 1: CTX.seen.append(1.0)\n    CTX.seen.append(0.5)\n"
+    "class Context:\n    def __init__(s): s.scale, s.d, s.seen, s.t, s.layer, s.o = 2.0, {'k': 2.0, 'l': [1.0]}, [1.0], None, None, None\n"
+    "CTX, OTHER = Context(), Context()\ndef collects(m, a, o):\n    if len(CTX.seen) == 1: CTX.seen.append(1.0)\n    CTX.seen.append(0.5)\n"
 )
 _KEPT = "s.kept = torch.linspace(0, i, 9).view(3, 3)"
 
@@ -172,6 +172,11 @@ PARTS: dict[str, Part] = {
     "context_is_input": Part("h = h * (2 if CTX.t is x else 3)", prelude=_CONTEXT),
     "context_layer": Part("h = h if CTX.layer is None else h + CTX.layer.lin.bias * s.lin.bias", prelude=_CONTEXT),
     "context_is_layer": Part("h = h * (2 if CTX.layer is s else 3)", prelude=_CONTEXT),
+    "context_other": Part("h = h * 2 if CTX.o is None else h * CTX.o.scale * len(CTX.o.seen)", prelude=_CONTEXT),
+    "context_other_held": Part(
+        "h = h * 2 if CTX.o is None or CTX.o.o is None else h * CTX.o.o.scale", prelude=_CONTEXT
+    ),
+    "context_tag": Part("h = h * getattr(CTX.t, 'tag', 2.0)", prelude=_CONTEXT),
     "context_appends": Part("CTX.seen.append(2.0); h = h * CTX.seen[0]", prelude=_CONTEXT),
     "context_sets": Part("h = h * CTX.scale; CTX.scale = CTX.scale + 1", prelude=_CONTEXT),
     "context_keeps": Part("CTX.d['h'] = h.detach(); h = h * CTX.d['k']", prelude=_CONTEXT),
@@ -349,6 +354,11 @@ BETWEEN: dict[str, str] = {
     "context_written": "CTX.t = h * 0.5; CTX.t.mul_(s.w)",
     "context_layer": "CTX.layer = ls[{j}]",
     "context_reads": "h = h * CTX.scale * len(CTX.seen)",
+    "context_other": "CTX.o = OTHER",
+    "context_other_held": "CTX.o = Context(); CTX.o.o = OTHER",
+    "context_other_scale": "OTHER.scale = 4.0",
+    "context_other_appends": "OTHER.seen.append(2.0)",
+    "context_tag": "if CTX.t is not None: CTX.t.tag = 3.0",
     "calls_act": "h = ls[{j}].act(h)",
     "bumps": "ls[{j}].bump()",
     "calls_lin": "h = ls[{j}].lin(h)",

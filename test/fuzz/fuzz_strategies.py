@@ -95,6 +95,11 @@ _NEEDS = {
     "context_written": "context_tensor",
     "context_layer": "context_layer",
     "context_reads": "context_hook",
+    "context_other": "context_other",
+    "context_other_held": "context_other_held",
+    "context_other_scale": "context_other",
+    "context_other_appends": "context_other",
+    "context_tag": "context_tag",
 }
 # The guards on words, switches, None and lengths are those that a reuse states itself: Dynamo makes those on numbers and
 # tensors where it builds the value.

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.fx
+import torch.nn.functional as F
 from torch._dynamo.regions.renamed import SYMBOLIC
 from torch._higher_order_ops.metadata_keys import lifted_class, number
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -65,6 +66,20 @@ _BY_OBJECT = (
 
 # Node annotations that a later pass reads: two calls that differ in one must not share a body.
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
+
+
+# Target -> position of the argument that makes the gradient of a dense operand sparse; None: by keyword only.
+_SPARSE_GRADIENTS: dict[Any, tuple[int | None, str]] = {
+    F.embedding: (6, "sparse"),
+    F.embedding_bag: (7, "sparse"),
+    torch.embedding: (4, "sparse"),
+    torch.embedding_bag: (5, "sparse"),
+    torch.ops.aten.embedding.default: (4, "sparse"),
+    torch.ops.aten._embedding_bag.default: (5, "sparse"),
+    torch.gather: (None, "sparse_grad"),
+    "gather": (None, "sparse_grad"),
+    torch.ops.aten.gather.default: (None, "sparse_grad"),
+}
 
 
 class Unkeyable(Exception):
@@ -318,6 +333,8 @@ class NodeIdentity:
         """Key of a call node that was recorded under global state ``state``.  Raises Unkeyable."""
         if "example_value" not in node.meta and node.users and not is_switch(node):
             raise Unkeyable(f"the result of {node.name} is not known")
+        if _has_sparse_gradient(node):
+            raise Unkeyable(f"the gradient of {node.name} is sparse")
         return (
             node.op,
             constant_key(node.target),
@@ -328,3 +345,13 @@ class NodeIdentity:
             tuple((name, constant_key(node.meta[name])) for name in _MEANINGFUL_META if name in node.meta),
             state,
         )
+
+
+def _has_sparse_gradient(node: Node) -> bool:
+    """Whether the backward of a node makes a sparse tensor, which no body can return: stock reads its storage."""
+    value = node.meta.get("example_value")
+    if not isinstance(node.target, Hashable) or node.target not in _SPARSE_GRADIENTS:
+        return False
+    position, name = _SPARSE_GRADIENTS[node.target]
+    asked = node.args[position] if position is not None and len(node.args) > position else node.kwargs.get(name, False)
+    return asked is not False and (not isinstance(value, torch.Tensor) or value.requires_grad)

@@ -4,9 +4,10 @@ Note [Random numbers in a body]
 A body is called in the place of its operators, so a backend that runs a draw where it stands draws in the program's
 order. Inductor replaces draws by numbers made from seeds, which it takes for a whole graph at once; a body is given its
 seeds (Note [A body is given its seeds] in region_seeds.py). This holds for the draws that Inductor replaces, on every
-device. Others it runs where they stand (``multinomial``; ``bernoulli_`` on a CPU), so after the seeds of the graph, or
-before them if the graph has no seed yet. A draw in a body comes after the seeds that the call is given. So such a draw
-stays outside; so does one with a generator of the program's, and attention on a GPU, whose kernel draws by itself.
+device. Others it runs where they stand (``multinomial``; ``bernoulli_`` on a CPU; complex or pinned ones), so after the
+seeds of the graph, or before them if the graph has no seed yet. A draw in a body comes after the seeds that the call is
+given. So such a draw stays outside; so does one with a generator of the program's, and attention on a GPU, whose kernel
+draws by itself.
 
 A draw stays outside, too, if nothing that the graph returns depends on it, or if ``fallback_random`` makes Inductor run
 all draws where they stand. A backend may still run a draw whose result is never read, but drops a call as a whole. It
@@ -54,12 +55,18 @@ def is_free_draw(node: Node) -> bool:
         return False
     if has_dtensor(node) or any(_is_generator(a) for a in (*node.args, *node.kwargs.values())):
         return False  # a DTensor's numbers are of a generator that the ranks share
+    if node.kwargs.get("pin_memory") or _is_complex(node.meta.get("example_value")):
+        return False
     return name != _ATTENTION or _is_on_cpu(node.meta.get("example_value"))
 
 
 def _is_generator(argument: Any) -> bool:
     value = argument.meta.get("example_value") if isinstance(argument, Node) else argument
     return isinstance(value, torch.Generator) or (isinstance(argument, Node) and value is None)
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def _is_on_cpu(value: Any) -> bool:

@@ -12,6 +12,7 @@ traced one if it finds the same there.
 - A list or dict that the frame made is compared if the call touched it (``Contents`` notes that), by the identity of
   its elements.  One that it only passes by may change: hooks append to it between the calls.
 - A value is compared by identity, or if it is a plain constant, by value; a tensor also by what tracing may read of it.
+  The frame may change any such value between two calls: what is pending on it is compared too, though it be nothing.
   Other kinds of mutable values (sets, iterators, instances of subclasses of containers) refuse reuse.
 - A tensor there that the frame computed may be an operand: it is the same in each call.
 - No value there may be one of the call's arguments, nor be behind one, in the traced call and in the other: what a call
@@ -54,14 +55,14 @@ if TYPE_CHECKING:
 # Trackers whose pending state is their attributes. Modules by name: their tracker's file imports this one.
 _OBJECTS = (UserDefinedObjectVariable, NewGlobalVariable)
 _MODULES = ("UnspecializedNNModuleVariable", "UnspecializedBuiltinNNModuleVariable")
-# What holds nothing that changes: ``_held_by`` looks into tuples, and a tensor's state is part of its key.
-_FIXED = (TensorVariable, TupleVariable, UserFunctionVariable, UserDefinedClassVariable)
+# Those whose attributes the frame may have changed, or change later, if what a changed object holds leads to them.
+_VALUES = (TensorVariable, UserFunctionVariable, UserDefinedClassVariable)
 
 
 class Pending(NamedTuple):
     """What a call read of the frame's changes."""
 
-    # (tracker, state): each changed object, and all that is pending on it.
+    # (tracker, state): each changed object, and each value that these lead to, and all that is pending on it.
     states: list[tuple[VariableTracker, Hashable]]
     # id -> what these hold other than constants: trackers, and of tensors also node and value.
     held: dict[int, Any]
@@ -70,7 +71,7 @@ class Pending(NamedTuple):
 
     @property
     def objects(self) -> list[VariableTracker]:
-        return [tracker for tracker, _ in self.states]
+        return [tracker for tracker, _ in self.states if type(tracker) not in _VALUES]
 
     def check_arguments(self, leaves: Iterable[Leaf]) -> None:
         """Raises CannotReuse if one of a call's arguments is held there."""
@@ -97,19 +98,20 @@ def _names_of(tracker: Any) -> Iterator[Any]:
 
 
 def pending_state(tx: InstructionTranslatorBase, tracker: Any) -> Hashable:
-    """All that is pending on an object, or all that a list or dict holds now."""
-    stored = tx.output.side_effects.store_attr_mutations.get(tracker, {})
-    names = tuple((name, _key(value)) for name, value in stored.items())
+    """All that is pending on an object, all that tracing may read of a tensor, or all that a list or dict holds now."""
+    side_effects = tx.output.side_effects
+    names = tuple((name, _key(value)) for name, value in side_effects.store_attr_mutations.get(tracker, {}).items())
+    if type(tracker) is TensorVariable:
+        return (*names, tensor_state(tracker))
     if type(tracker) not in CONTAINERS:
-        return names
+        return (*names, tracker.mutation_type is not None and side_effects.is_modified(tracker))
     return (*names, *((k if type(k) is int else _key(k.vt), _key(value)) for k, value in elements(tracker)))
 
 
 def _key(value: Any) -> Hashable:
     if type(value) is ConstantVariable:
         return constant_key(value.value) if is_exact(value.value) else Same(value.value)
-    known = value.unwrap()
-    return (Same(value), tensor_state(known)) if type(known) is TensorVariable else Same(value)
+    return Same(value)
 
 
 def pending_read(
@@ -131,7 +133,7 @@ def pending_read(
         tracker: Any = todo.pop()
         if id(tracker) in found:
             continue
-        if not _stays(tracker, own, behind):
+        if type(tracker) not in _VALUES and not _stays(tracker, own, behind):
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
         found[id(tracker)] = tracker
         sources += filter(None, (tracker.source,))
@@ -181,18 +183,19 @@ def _held_by(tx: InstructionTranslatorBase, tracker: Any) -> Iterator[Any]:
 def _is_to_compare(
     tx: InstructionTranslatorBase, recorder: ReadSetRecorder, behind: ArgumentSources, held: Any
 ) -> bool:
-    """Whether what ``held`` holds in its turn is to be compared."""
+    """Whether what is pending on ``held``, or what it holds in its turn, is to be compared."""
     kind = type(held)
     if held.source is not None and behind.begins(held.source):
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(held))
     if held.source is not None and tx.output.side_effects.is_modified(held):
         return True
-    if kind in _FIXED:
-        return False
+    if kind is TupleVariable:
+        return False  # ``_held_by`` looks into it
     if kind in CONTAINERS:
-        return held.source is None and recorder.contents.may_have_touched(held)
-    if kind is UserDefinedObjectVariable and type(held.mutation_type) is AttributeMutationNew:
+        return recorder.contents.may_have_touched(held)
+    made = held.source is None and kind is UserDefinedObjectVariable
+    if kind in _VALUES or (made and type(held.mutation_type) is AttributeMutationNew):
         return True
-    if held.source is not None and isinstance(held, UserDefinedObjectVariable):
-        return False  # what the call reads of it has sources
+    if held.source is not None and (kind is UserDefinedObjectVariable or kind.__name__ in _MODULES):
+        return True  # what the call reads of it has sources, where a later change of the frame's is not seen
     raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(held))
