@@ -58,7 +58,7 @@ OPERATORS = {
     "UNKNOWN_TARGET": "Register it with `torch.library`; or nothing: what is around it is outlined.",
     "NO_RESULT": "Nothing: what is around it is outlined.",
     "RANDOM": "Draw by `dropout` or `rand`: `torch.rand(size) < p` for `bernoulli_(p)`. What is around is outlined.",
-    "UNKEYABLE": "Pass plain strided tensors; subclasses, sparse and quantized ones stay outside, and so do operators with a sparse gradient.",
+    "UNKEYABLE": "Pass plain strided tensors; subclasses, sparse and quantized ones and sparse gradients stay outside.",
     "NOT_A_TENSOR_OR_SIZE": "Nothing: what is around it is outlined.",
     "OTHER_STATE": "Set `sdpa_kernel` or deterministic algorithms before the model is called, or inside each layer.",
     "KEEPS_CASTS": "Use `torch.autocast(..., cache_enabled=False)`.",
