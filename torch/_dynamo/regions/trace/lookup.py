@@ -377,7 +377,7 @@ def to_be_tracked(match: Match) -> list[SourceBinding]:
     bindings = (
         match.bindings[index] for index, _, tracked in checks.installs if tracked and index not in checks.aliases
     )
-    return [binding for binding in bindings if binding.action is GuardAction.REINSTALL]
+    return [binding for binding in bindings if match.actions.is_new(binding)]
 
 
 def _check_identities(

@@ -295,7 +295,18 @@ class GuardActions:
         if tracker is not None:
             return tracker.source
         actions, binding = self._stamped.get(id(value), (None, None))
-        return None if actions is None or binding is None else actions.substitution.of(binding)
+        return None if actions is None or binding is None else actions.where(binding)
+
+    def is_new(self, binding: SourceBinding) -> bool:
+        """Whether tracing the call would make the object at ``binding`` known to the frame."""
+        if binding.action is GuardAction.UNDER_ALIAS:
+            return binding.known is None and id(binding.value) not in self._stamped
+        return binding.action is GuardAction.REINSTALL
+
+    def where(self, binding: SourceBinding) -> Source:
+        """The source by which tracing the call would make the object at ``binding`` known."""
+        under = binding.action is GuardAction.UNDER_ALIAS
+        return self.behind_known(binding.source) if under else self.substitution.of(binding)
 
     def remember(self, binding: SourceBinding) -> None:
         """Makes the object at ``binding`` known to later calls, as if this call were traced."""

@@ -46,7 +46,7 @@ class StampedObjects(dict[int, Any]):
         with contextlib.ExitStack() as stack:
             for recorder in RECORDERS.of(output):
                 stack.enter_context(recorder.unrecorded())
-            source = actions.substitution.of(binding)
+            source = actions.where(binding)
             if type(binding.value) is types.CellType:
                 _track_cell(self._tx, source, binding.value, actions)
             else:

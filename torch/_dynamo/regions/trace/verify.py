@@ -21,7 +21,7 @@ from torch._dynamo.regions.trace.guard_facts import maker_key
 from torch._dynamo.regions.trace.lookup import substituted_guards, to_be_tracked, void_maker
 from torch._dynamo.regions.trace.operands import name_of
 from torch._dynamo.regions.trace.recipe import metadata_of
-from torch._dynamo.regions.trace.substitution import SourceSubstitution, resolver
+from torch._dynamo.regions.trace.substitution import resolver
 from torch._dynamo.regions.trace.symbol_guards import said_of_symbols, without_implied
 from torch._dynamo.source import SyntheticLocalSource
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
@@ -84,7 +84,7 @@ def expected_state(tx: InstructionTranslatorBase, match: Match, arguments: Argum
         held.bottom.realize()
     before = frame_state(tx)
     guards = {_guard_key(tx, source, make) for source, make in substituted_guards(match)}
-    tracked = {match.actions.substitution.of(binding).name for binding in to_be_tracked(match)}
+    tracked = {match.actions.where(binding).name for binding in to_be_tracked(match)}
     env = tx.output.shape_env
     made = (e for e in guards_to_make(match.entry.condition, match.actions) if env.replace(e) not in (True, False))
     of_symbols = said_of_symbols([*(g.expr for g in env.guards), *made]), before.symbols[1]
@@ -161,17 +161,17 @@ def _looked_at(
     call looks at these, which is to know more than the earlier call did.  So is to read a number itself: only a call
     that is inside no other region can ask for nothing but a comparison.
     """
-    substitution = match.actions.substitution
-    read_before = {substitution(source).name for source in match.entry.condition.sources}
+    where = match.actions.behind_known  # an object that all layers share is read where the frame knows it
+    read_before = {where(source).name for source in match.entry.condition.sources}
     read_now = {source.name for source in traced.condition.sources}
-    old = [(e, _said((e, key), substitution)) for e, key in _specialized(tx, match.entry)]
+    old = [(e, _said((e, key), where)) for e, key in _specialized(tx, match.entry)]
     new = [(e, _said((e, key))) for e, key in _specialized(tx, traced)]
-    read = {_said(path.index, substitution) for path in match.entry.condition.paths}  # type: ignore[attr-defined]
-    read.update(_said(part, substitution) for e, _ in old for part in _operands_in(e))
+    read = {_said(path.index, where) for path in match.entry.condition.paths}  # type: ignore[attr-defined]
+    read.update(_said(part, where) for e, _ in old for part in _operands_in(e))
     expressions = {_said(e) for e, _ in new}
 
     def is_known(expression: Any) -> bool:
-        return _said(expression, substitution) in expressions or _is_in(expression, read_now, substitution)
+        return _said(expression, where) in expressions or _is_in(expression, read_now, where)
 
     def was_known(expression: Any) -> bool:
         return _is_in(expression, read_before)
@@ -191,9 +191,9 @@ def _follows(expression: Any, is_known: Callable[[Any], bool]) -> bool:
     return all(_follows(part, is_known) for part in filter(_is_expression, expression.parts))
 
 
-def _is_in(expression: Any, names: set[str], substitution: SourceSubstitution | None = None) -> bool:
+def _is_in(expression: Any, names: set[str], where: Callable[[Source], Source] | None = None) -> bool:
     """Whether ``expression`` is the constant at a source that ``names`` has."""
-    return isinstance(expression, SourceValue) and _said(expression.source, substitution) in names
+    return isinstance(expression, SourceValue) and _said(expression.source, where) in names
 
 
 def _is_expression(part: Any) -> bool:
@@ -234,13 +234,13 @@ def _operand(tx: InstructionTranslatorBase, node: torch.fx.Node) -> str:
     return f"{made_of.__name__}{arguments} of {[s and s.name for s in sources or ()]}"
 
 
-def _said(says: Any, substitution: SourceSubstitution | None = None) -> str:
-    """A recipe's or an expression's ``says`` as text, with substituted sources."""
+def _said(says: Any, where: Callable[[Source], Source] | None = None) -> str:
+    """A recipe's or an expression's ``says`` as text, with the sources that ``where`` gives for its own."""
     if isinstance(says, Source):
-        return (substitution(says) if substitution is not None else says).name
+        return (where(says) if where is not None else says).name
     if isinstance(says, tuple):
         kind = type(says).__name__ if type(says) is not tuple else ""
-        return f"{kind}({', '.join(_said(part, substitution) for part in says)})"
+        return f"{kind}({', '.join(_said(part, where) for part in says)})"
     return getattr(says, "__qualname__", None) or repr(says)
 
 
