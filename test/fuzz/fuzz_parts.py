@@ -176,6 +176,10 @@ PARTS: dict[str, Part] = {
     "context_other_held": Part(
         "h = h * 2 if CTX.o is None or CTX.o.o is None else h * CTX.o.o.scale", prelude=_CONTEXT
     ),
+    "context_sets_tag": Part(
+        "h = h * getattr(CTX.t, 'tag', 2.0); setattr(CTX.t, 'tag', s.idx + 1.0) if CTX.t is not None else 0",
+        prelude=_CONTEXT,
+    ),
     "context_tag": Part("h = h * getattr(CTX.t, 'tag', 2.0)", prelude=_CONTEXT),
     "context_appends": Part("CTX.seen.append(2.0); h = h * CTX.seen[0]", prelude=_CONTEXT),
     "context_sets": Part("h = h * CTX.scale; CTX.scale = CTX.scale + 1", prelude=_CONTEXT),

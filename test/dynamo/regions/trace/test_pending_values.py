@@ -136,6 +136,21 @@ CASES = {
 }
 
 
+def _count(what):
+    what.scale = getattr(what, "scale", 1.0) + 1.0
+    return what.scale
+
+
+# name -> (what the frame changes first, what each layer changes)
+OWN = {
+    "an object": (_holds(OTHER), lambda: _count(SHARED.held)),
+    "a module": (_holds(MODULE), lambda: _count(SHARED.held)),
+    "a class": (_holds(Made), lambda: _count(SHARED.held)),
+    "a tensor": (a_tensor, lambda: _count(SHARED.held)),
+    "a tensor in a tuple": (a_tensor_in_a_tuple, lambda: _count(SHARED.held[0])),
+}
+
+
 @pytest.fixture(autouse=True)
 def as_before():
     global BOUND
@@ -184,3 +199,10 @@ def test_what_is_reused_is_what_tracing_gives(case):
 def test_without_another_change_all_like_layers_are_reused(case):
     begins, _, reads = CASES[case]
     assert _check(Model(begins, _nothing, reads)) >= LAYERS - 2
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_a_layer_that_changes_it_is_traced(case):
+    """The state of a tensor after the layer was taken for what the layer had read."""
+    begins, counts = OWN[case]
+    assert _check(Model(begins, _nothing, counts)) == 0

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 # Trackers whose pending state is their attributes. Modules by name: their tracker's file imports this one.
 _OBJECTS = (UserDefinedObjectVariable, NewGlobalVariable)
 _MODULES = ("UnspecializedNNModuleVariable", "UnspecializedBuiltinNNModuleVariable")
-# Those whose attributes the frame may have changed, or change later, if what a changed object holds leads to them.
+# Those whose attributes are compared only where a changed object leads to them.
 _VALUES = (TensorVariable, UserFunctionVariable, UserDefinedClassVariable)
 
 
@@ -133,7 +133,8 @@ def pending_read(
         tracker: Any = todo.pop()
         if id(tracker) in found:
             continue
-        if type(tracker) not in _VALUES and not _stays(tracker, own, behind):
+        compared = id(tracker) in held if type(tracker) in _VALUES else _stays(tracker, behind)
+        if id(tracker) in own or not compared:
             raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(tracker))
         found[id(tracker)] = tracker
         sources += filter(None, (tracker.source,))
@@ -157,9 +158,9 @@ def check_pending(tx: InstructionTranslatorBase, pending: Pending, leaves: list[
         raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of_source(behind))
 
 
-def _stays(tracker: Any, own: set[int], behind: ArgumentSources) -> bool:
+def _stays(tracker: Any, behind: ArgumentSources) -> bool:
     """Whether every call reaches the object, and what is pending on it can be compared."""
-    if id(tracker) in own or (tracker.source is not None and behind.begins(tracker.source)):
+    if tracker.source is not None and behind.begins(tracker.source):
         return False
     return type(tracker) in (*CONTAINERS, *_OBJECTS) or type(tracker).__name__ in _MODULES
 
