@@ -11,7 +11,7 @@ import torch
 from testing.body_keys import key
 from torch._inductor import config
 from torch._inductor.compiler_bisector import CompilerBisector
-from torch._inductor.regions.cache_devices import hardware, only_device
+from torch._inductor.regions.cache_devices import devices_of, hardware, is_cached_for
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -214,22 +214,22 @@ def on(device: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "devices, found",
+    "devices, is_kept",
     [
-        (["cpu", "cpu"], "cpu"),
-        (["cuda:0", "cuda:0"], "cuda:0"),
-        (["cuda:0", "cpu"], None),
-        (["cuda:0", "cuda:1"], None),
-        (["meta"], None),
-        ([], None),
+        (["cpu", "cpu"], True),
+        (["cuda:0", "cuda:0"], True),
+        (["cuda:0", "cpu"], False),
+        (["cuda:0", "cuda:1"], False),
+        (["meta"], False),
+        ([], False),
     ],
     ids=str,
 )
-def test_a_body_is_kept_that_is_on_one_device(devices, found):
+def test_a_body_is_kept_that_is_on_one_device(devices, is_kept):
     """Results of an operator with several are looked into; sizes do not count."""
     tensors = [on(device) for device in devices]
-    device = only_device([*tensors[:1], (tensors[1:], 7), None])
-    assert device == (None if found is None else torch.device(found))
+    found = devices_of([*tensors[:1], (tensors[1:], 7), None])
+    assert found == {*map(torch.device, devices)} and is_cached_for(found) is is_kept
 
 
 def test_code_for_one_gpu_is_not_that_for_another():

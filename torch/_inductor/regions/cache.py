@@ -31,7 +31,7 @@ from torch._inductor.codecache import (
     write_atomic,
 )
 from torch._inductor.lowering import lowerings
-from torch._inductor.regions.cache_devices import hardware, has_stock_generator, only_device
+from torch._inductor.regions.cache_devices import devices_of, hardware, has_stock_generator, is_cached_for
 from torch._inductor.regions.memory import RegionMemory, RegionOutput
 from torch._inductor.regions.object_code import HEADERS, BodyCode, Kernel
 from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -145,9 +145,10 @@ def key_of(gm: GraphModule, examples: Sequence[Any], around: Any, symbols: Any) 
         raise BodyBypass(BypassReason.UNKEYABLE, f"metadata {sorted(unknown)}")
     for node in gm.graph.nodes:
         _check_node(node)
-    device = only_device([*examples, *(node.meta.get("val") for node in gm.graph.nodes)])
-    if device is None:
-        raise BodyBypass(BypassReason.DEVICE)
+    devices = devices_of([*examples, *(node.meta.get("val") for node in gm.graph.nodes)])
+    if not is_cached_for(devices):
+        raise BodyBypass(BypassReason.DEVICE, ", ".join(sorted(map(str, devices))))
+    (device,) = devices
     if not has_stock_generator(device):
         raise BodyBypass(BypassReason.BACKEND, device.type)
     try:

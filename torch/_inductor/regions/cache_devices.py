@@ -13,11 +13,14 @@ from torch.utils._pytree import tree_leaves
 _TYPES = ("cpu", "cuda")
 
 
-def only_device(values: Iterable[Any]) -> torch.device | None:
-    """The device of all tensors in ``values``, if there is one and its code is cached."""
-    devices = {value.device for value in tree_leaves(list(values)) if isinstance(value, torch.Tensor)}
-    device = devices.pop() if len(devices) == 1 else None
-    return device if device is not None and device.type in _TYPES else None
+def devices_of(values: Iterable[Any]) -> set[torch.device]:
+    """The devices of all tensors in ``values``."""
+    return {value.device for value in tree_leaves(list(values)) if isinstance(value, torch.Tensor)}
+
+
+def is_cached_for(devices: set[torch.device]) -> bool:
+    """Whether code for ``devices`` is cached: for one device of a kind that is known."""
+    return len(devices) == 1 and all(device.type in _TYPES for device in devices)
 
 
 def has_stock_generator(device: torch.device) -> bool:
