@@ -247,7 +247,8 @@ def is_switch(node: Node) -> bool:
     return node.op == "call_function" and node.target in _switches()
 
 
-def _argument(node: Node, where: tuple[int, str], default: Any) -> Any:
+def argument_of(node: Node, where: tuple[int, str], default: Any) -> Any:
+    """What a node gives for the parameter at ``where``, its position and keyword."""
     position, keyword = where
     if len(node.args) > position:
         return node.args[position]
@@ -260,11 +261,11 @@ def draws_random_numbers(node: Node) -> bool:
     base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
     if base in _DROPOUT_ARGUMENTS:
         probability, training = _DROPOUT_ARGUMENTS[base]
-        if training is not None and _argument(node, training, True) is False:
+        if training is not None and argument_of(node, training, True) is False:
             return False
         if probability is not None:
             default = 0.0 if base == "scaled_dot_product_attention" else 0.5
-            p = _argument(node, probability, default)
+            p = argument_of(node, probability, default)
             return not (isinstance(p, (int, float)) and p == 0)
         return True
     if base in _RANDOM_COMPOSITIONS:
@@ -315,7 +316,7 @@ def written_operands(node: Node) -> list[Node]:
     written: list[Node] = []
     if in_place:
         torch.fx.map_arg(node.args[:1], written.append)
-    if _argument(node, (inplace_position(node.target), "inplace"), False) not in (False, None):
+    if argument_of(node, (inplace_position(node.target), "inplace"), False) not in (False, None):
         written += node.all_input_nodes[:1]
     if "out" in node.kwargs:
         torch.fx.map_arg(node.kwargs["out"], written.append)
@@ -367,10 +368,10 @@ def hides_its_writes(node: Node) -> bool:
 
 def _hidden_writes(node: Node) -> list[Node]:
     operands, (position, keyword, default) = _HIDDEN_WRITES[node.target]
-    decision = _argument(node, (position, keyword), default)
+    decision = argument_of(node, (position, keyword), default)
     if decision is None or decision is False:
         return []
-    values = [_argument(node, operand, None) for operand in operands]
+    values = [argument_of(node, operand, None) for operand in operands]
     return [value for value in values if isinstance(value, Node)]
 
 
@@ -390,6 +391,6 @@ def _written_by_schema(node: Node, overload: OpOverload) -> list[Node]:
         return written
     for position, argument in enumerate(overload._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            value = _argument(node, (position, argument.name), None)
+            value = argument_of(node, (position, argument.name), None)
             torch.fx.map_arg(value, written.append)
     return written

@@ -27,7 +27,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.dtensor_facts import Mesh, is_dtensor, is_mesh, is_placement
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.fx.operator_facts import is_body, is_switch
+from torch.fx.operator_facts import argument_of, is_body, is_switch
 from torch.utils._pytree import tree_leaves
 
 
@@ -68,17 +68,17 @@ _BY_OBJECT = (
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
 
 
-# Target -> position of the argument that makes the gradient of a dense operand sparse; None: by keyword only.
-_SPARSE_GRADIENTS: dict[Any, tuple[int | None, str]] = {
+# Target -> (position, keyword) of the argument that makes the gradient of a dense operand sparse.
+_SPARSE_GRADIENTS: dict[Any, tuple[int, str]] = {
     F.embedding: (6, "sparse"),
     F.embedding_bag: (7, "sparse"),
     torch.embedding: (4, "sparse"),
     torch.embedding_bag: (5, "sparse"),
     torch.ops.aten.embedding.default: (4, "sparse"),
     torch.ops.aten._embedding_bag.default: (5, "sparse"),
-    torch.gather: (None, "sparse_grad"),
-    "gather": (None, "sparse_grad"),
-    torch.ops.aten.gather.default: (None, "sparse_grad"),
+    torch.gather: (3, "sparse_grad"),
+    "gather": (3, "sparse_grad"),
+    torch.ops.aten.gather.default: (3, "sparse_grad"),
 }
 
 
@@ -352,6 +352,5 @@ def _has_sparse_gradient(node: Node) -> bool:
     value = node.meta.get("example_value")
     if not isinstance(node.target, Hashable) or node.target not in _SPARSE_GRADIENTS:
         return False
-    position, name = _SPARSE_GRADIENTS[node.target]
-    asked = node.args[position] if position is not None and len(node.args) > position else node.kwargs.get(name, False)
+    asked = argument_of(node, _SPARSE_GRADIENTS[node.target], False)
     return asked is not False and (not isinstance(value, torch.Tensor) or value.requires_grad)

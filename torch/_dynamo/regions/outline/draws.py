@@ -55,18 +55,15 @@ def is_free_draw(node: Node) -> bool:
         return False
     if has_dtensor(node) or any(_is_generator(a) for a in (*node.args, *node.kwargs.values())):
         return False  # a DTensor's numbers are of a generator that the ranks share
-    if node.kwargs.get("pin_memory") or _is_complex(node.meta.get("example_value")):
+    value = node.meta.get("example_value")
+    if node.kwargs.get("pin_memory") or (isinstance(value, torch.Tensor) and value.is_complex()):
         return False
-    return name != _ATTENTION or _is_on_cpu(node.meta.get("example_value"))
+    return name != _ATTENTION or _is_on_cpu(value)
 
 
 def _is_generator(argument: Any) -> bool:
     value = argument.meta.get("example_value") if isinstance(argument, Node) else argument
     return isinstance(value, torch.Generator) or (isinstance(argument, Node) and value is None)
-
-
-def _is_complex(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def _is_on_cpu(value: Any) -> bool:

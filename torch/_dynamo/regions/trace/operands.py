@@ -14,7 +14,7 @@ from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.trace.fingerprint import Arguments
 from torch._dynamo.regions.trace.objects import of_class
 from torch._dynamo.regions.trace.state import value_key
-from torch._dynamo.regions.trace.substitution import GuardAction, GuardActions
+from torch._dynamo.regions.trace.substitution import GuardActions
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import InvokeSubgraphReuseEntry, Source
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -128,9 +128,7 @@ def build_as_traced(
         return binding.tracker
     value = value_at(actions.value, source)
     with SIZE_HISTORY.of(tx.output).as_asked_for(source.name):
-        behind = actions(source) is GuardAction.UNDER_ALIAS
-        at = actions.behind_known(source) if behind else actions.substitution.of(binding)
-        binding.tracker = VariableBuilder(tx, at, **options)(value)
+        binding.tracker = VariableBuilder(tx, actions.where(actions.look(source)), **options)(value)
     return binding.tracker
 
 

@@ -71,6 +71,7 @@ class Pending(NamedTuple):
 
     @property
     def objects(self) -> list[VariableTracker]:
+        """Those of which a call reads what is pending. From these, an enclosing call finds the others itself."""
         return [tracker for tracker, _ in self.states if type(tracker) not in _VALUES]
 
     def check_arguments(self, leaves: Iterable[Leaf]) -> None:
@@ -194,9 +195,9 @@ def _is_to_compare(
         return False  # ``_held_by`` looks into it
     if kind in CONTAINERS:
         return recorder.contents.may_have_touched(held)
-    made = held.source is None and kind is UserDefinedObjectVariable
-    if kind in _VALUES or (made and type(held.mutation_type) is AttributeMutationNew):
+    # What the call reads of an object that existed has sources, where a later change of the frame's is not seen.
+    existed = held.source is not None and (kind is UserDefinedObjectVariable or kind.__name__ in _MODULES)
+    made = kind is UserDefinedObjectVariable and type(held.mutation_type) is AttributeMutationNew
+    if kind in _VALUES or existed or made:
         return True
-    if held.source is not None and (kind is UserDefinedObjectVariable or kind.__name__ in _MODULES):
-        return True  # what the call reads of it has sources, where a later change of the frame's is not seen
     raise CannotReuse(ReuseMissReason.READS_PENDING_STATE, name_of(held))

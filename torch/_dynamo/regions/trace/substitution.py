@@ -304,7 +304,7 @@ class GuardActions:
         return binding.action is GuardAction.REINSTALL
 
     def where(self, binding: SourceBinding) -> Source:
-        """The source by which tracing the call would make the object at ``binding`` known."""
+        """The source at which tracing the call would build the value at ``binding``, which has its action."""
         under = binding.action is GuardAction.UNDER_ALIAS
         return self.behind_known(binding.source) if under else self.substitution.of(binding)
 
