@@ -13,8 +13,9 @@ candidate during its trace.
   only once.
 - If calls of a module with hooks cannot be alike, since a hook collects what all layers return for instance, then only
   its ``forward`` is a candidate from then on, and its hooks are traced.
-- After four more traces than reuses, or a permanent miss, a structure is inlined for the rest of the frame.  Modules
-  inside it are treated as if inside a candidate: the search of the finished graph may find the whole.
+- If its reuses save less than its traces cost (``MAX_LOSS``), or after a permanent miss, a structure is inlined for the
+  rest of the frame.  Modules inside it are treated as if inside a candidate: the search of the finished graph may find
+  the whole.
 
 A wrong prediction costs time only: reuse itself is decided elsewhere.
 """
@@ -62,9 +63,12 @@ MIN_MODULES_OF_TORCH = 3
 # The same for a block inside another block, and how many such blocks the outer one must hold, as it is traced once.
 MIN_INNER_MODULES = 3
 MIN_INNER_REPEATS = 4
-# A structure that was traced this many times more than it was reused is inlined from then on. Four, because two layers
-# may alternate, and the first of each may differ from the rest.
-MAX_TRACES_AHEAD = 4
+# What the trace of a call as a region costs more than a plain one, and what a reuse saves of a plain one, measured where
+# each traced call is reused once (a step of Runge-Kutta in a float of time): 1.2 and 0.8 of a plain trace.
+LOSS_OF_TRACE, GAIN_OF_REUSE = 3, 2
+# A structure that has lost this much is inlined from then on. That of four traces, because two layers may alternate, and
+# the first of each may differ from the rest.
+MAX_LOSS = 4 * LOSS_OF_TRACE
 # Permanent misses: every call of a module with the same structure would have them.
 _FINAL = frozenset(
     {
@@ -107,8 +111,8 @@ class Candidates:
         self._refused: set[int] = set()
         # Structures whose hooks are no part of their regions.
         self._without_hooks: set[int] = set()
-        # structure -> number of traced calls less that of reused ones
-        self._ahead: collections.Counter[int] = collections.Counter()
+        # structure -> what its calls have lost by being regions
+        self._lost: collections.Counter[int] = collections.Counter()
 
     def accepts(self, tx: InstructionTranslatorBase, module: Module, source: Source) -> bool:
         """Whether a call of ``module``, which stands at ``source``, becomes a region."""
@@ -151,8 +155,8 @@ class Candidates:
         if miss in _OF_HOOKS and structure not in self._without_hooks and _has_hooks(module):
             self._without_hooks.add(structure)
             return
-        self._ahead[structure] += -1 if reused else 1
-        if miss in _FINAL or self._ahead[structure] >= MAX_TRACES_AHEAD:
+        self._lost[structure] += -GAIN_OF_REUSE if reused else LOSS_OF_TRACE
+        if miss in _FINAL or self._lost[structure] >= MAX_LOSS:
             self.refuse(module)
 
     def refuse(self, module: Module) -> None:

@@ -233,8 +233,16 @@ def guard_fact(guard: Any, resolve: Callable[[Source], Any], opaque: Container[S
 
 def facts_of(guards: Iterable[Any], resolve: Callable[[Source], Any], opaque: Container[Source]) -> list[GuardFact]:
     """The facts that ``guards``, a list for each source, state.  Raises CannotReuse like ``guard_fact``."""
-    found = (guard_fact(guard, resolve, opaque) for of_source in guards for guard in of_source)
+    found = (guard_fact(guard, resolve, opaque) for of_source in guards for guard in _without_twins(of_source))
     return [fact for fact in found if fact is not None]
+
+
+def _without_twins(guards: list[Any]) -> Iterable[Any]:
+    """The first guard of each kind at one source: Dynamo makes one each time that a call reads the source."""
+    found: dict[str, Any] = {}
+    for guard in guards if len(guards) > 1 else ():
+        found.setdefault(maker_key(guard.create_fn), guard)
+    return found.values() or guards
 
 
 def facts_without_guards(
