@@ -65,6 +65,20 @@ def _attention(x, weights, mark):
     return x
 
 
+def _multi_head(x, weights, mark):
+    def layer(x, w):
+        head = functools.partial(F.multi_head_attention_forward, embed_dim_to_check=8, num_heads=2, bias_k=None)
+        given = {"in_proj_weight": w.repeat(3, 1), "in_proj_bias": None, "bias_v": None, "add_zero_attn": False}
+        rest = {"dropout_p": 0.3, "out_proj_weight": w, "out_proj_bias": None, "need_weights": False}
+        x = x.unsqueeze(1)
+        return F.dropout(x + head(x, x, x, **given, **rest)[0], 0.2).squeeze(1)
+
+    layer = mark(layer)
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
 def _checkpoint(x, weights, mark):
     layer = mark(lambda x, w: checkpoint(_layer, x, w, use_reentrant=False))
     for w in weights:
@@ -172,6 +186,7 @@ PROGRAMS = [
     _dropout,
     _draws_around,
     _attention,
+    _multi_head,
     _checkpoint,
     _nested,
     _twice_on_the_same,

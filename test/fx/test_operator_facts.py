@@ -62,3 +62,13 @@ def test_the_weight_of_an_embedding_bag_is_written_if_its_norm_is_bounded():
 @pytest.mark.parametrize("target", [F.fractional_max_pool2d, F.fractional_max_pool3d])
 def test_a_pooling_of_random_places_draws(target):
     assert operator_facts.draws_random_numbers(call(target, "x", 2, (2, 2)))
+
+
+def test_positions_of_dropout_in_attention():
+    """``multi_head_attention_forward`` draws only if it drops something; its arguments are found by position."""
+    names = list(inspect.signature(F.multi_head_attention_forward).parameters)
+    assert (names[10], names[13]) == ("dropout_p", "training")
+    for p, training, draws in ((0.0, True, False), (0.3, False, False), (0.3, True, True)):
+        given = (*[None] * 10, p, None, None, training)
+        node = torch.fx.Graph().call_function(F.multi_head_attention_forward, given)
+        assert operator_facts.draws_random_numbers(node) is draws

@@ -58,7 +58,6 @@ _RANDOM_COMPOSITIONS = frozenset(
         "dropout2d",
         "dropout3d",
         "gumbel_softmax",
-        "multi_head_attention_forward",
         "pca_lowrank",
         "svd_lowrank",
         *("fractional_max_pool2d", "fractional_max_pool2d_with_indices"),
@@ -74,6 +73,7 @@ _DROPOUT_ARGUMENTS: dict[str, tuple[tuple[int, str] | None, tuple[int, str] | No
     "alpha_dropout": ((1, "p"), (2, "training")),
     "feature_alpha_dropout": ((1, "p"), (2, "training")),
     "feature_dropout": ((1, "p"), (2, "train")),
+    "multi_head_attention_forward": ((10, "dropout_p"), (13, "training")),
     "rrelu": (None, (3, "training")),
     "scaled_dot_product_attention": ((4, "dropout_p"), None),
 }
@@ -272,11 +272,12 @@ def draws_random_numbers(node: Node) -> bool:
         return True
     if isinstance(node.target, (OpOverload, OpOverloadPacket)):
         return any(torch.Tag.nondeterministic_seeded in o.tags for o in _overloads(node.target))
-    return any(
-        torch.Tag.nondeterministic_seeded in overload.tags
-        for spelling in {name, base}
-        for overload in aten_overloads(spelling)
-    )
+    return _is_seeded(name) or _is_seeded(base)
+
+
+@functools.cache
+def _is_seeded(name: str) -> bool:
+    return any(torch.Tag.nondeterministic_seeded in overload.tags for overload in aten_overloads(name))
 
 
 @functools.cache

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch._dynamo.utils import counters
 
 
 X = torch.linspace(0.1, 1.0, 6).view(2, 3)
@@ -89,3 +90,32 @@ def test_as_without_regions(case, flag, monkeypatch):
     with torch._dynamo.config.patch(use_graph_deduplication=flag):
         got = _gradients(model, torch.compile(model, backend="aot_eager", fullgraph=True))
     torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("write", ["element", "copy", "index_add"])
+def test_layers_whose_results_are_only_written_into_what_is_returned(write):
+    """The write has no user, and what it writes to was made without a gradient: one reaches the layers all the same."""
+    layers = torch.nn.ModuleList(torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(5))) for _ in range(5))
+
+    def model(x):
+        for layer in layers:
+            x = layer(x)
+        found = torch.zeros(2, *x.shape)
+        if write == "element":
+            found[0] = x
+        elif write == "copy":
+            found[1].copy_(x)
+        else:
+            found.index_add_(0, torch.tensor([1]), x[None])
+        return found
+
+    def step(fn):
+        x = torch.linspace(0, 1, 8).view(2, 4).requires_grad_()
+        fn(x).sum().backward()
+        return x.grad
+
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        torch.testing.assert_close(step(torch.compile(model, backend="aot_eager")), step(model))
+    assert counters["regions"]["reused"] >= 3

@@ -31,13 +31,14 @@ from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._functorch import config as functorch_config
 from torch.fx.dtensor_facts import has_dtensor
 from torch.fx.operator_facts import OperatorClass, draws_random_numbers, operator_class, runs_its_bodies, target_name
+from torch.utils._pytree import tree_leaves
 
 
 Node = torch.fx.Node
 
 # Names of the draws that Inductor makes from seeds on every device.
-_FROM_SEEDS = frozenset(["dropout", "rand", "rand_like", "randn", "randn_like", "scaled_dot_product_attention"])
-_ATTENTION = "scaled_dot_product_attention"
+_ATTENTION = frozenset(["scaled_dot_product_attention", "multi_head_attention_forward"])
+_FROM_SEEDS = frozenset(["dropout", "rand", "rand_like", "randn", "randn_like"]) | _ATTENTION
 
 
 def seeds_only() -> bool:
@@ -58,7 +59,7 @@ def is_free_draw(node: Node) -> bool:
     value = node.meta.get("example_value")
     if node.kwargs.get("pin_memory") or (isinstance(value, torch.Tensor) and value.is_complex()):
         return False
-    return name != _ATTENTION or _is_on_cpu(value)
+    return name not in _ATTENTION or all(map(_is_on_cpu, tree_leaves(value)))
 
 
 def _is_generator(argument: Any) -> bool:
@@ -67,7 +68,8 @@ def _is_generator(argument: Any) -> bool:
 
 
 def _is_on_cpu(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    """None: the weights of attention, where the program does not ask for them."""
+    return value is None or (isinstance(value, torch.Tensor) and value.device.type == "cpu")
 
 
 def idle_draws(view: GraphView, draws: set[int]) -> set[int]:

@@ -253,8 +253,8 @@ class GraphView:
         """position -> whether a gradient can flow back to its value."""
         n = len(self.nodes)
         reaching = [last == n for last in self.last_use]
-        # Storages that a later node with a gradient touches, and those of the graph's inputs.
-        read_later = {s for k in range(-len(self._outside), 0) for s in self.storages_at(k)}
+        # Storages that a later node with a gradient touches, those of the graph's inputs, and those that it returns.
+        read_later = {s for k in range(-len(self._outside), 0) for s in self.storages_at(k)} | self._returned
         for i in range(n - 1, -1, -1):
             if reaching[i] and self.needs_grad[i]:
                 read_later.update(self.touched(i) if self.spans else ())
