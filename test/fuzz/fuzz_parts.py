@@ -37,6 +37,7 @@ def _counted(name: str) -> Part:
 _MAKE_HOOK = "def make_hook(c): return lambda m, a, o: o * c\n"
 _HOOKED = "s.lin.register_forward_hook(make_hook(2.0))"
 _COUNTS = "class Count:\n    def __init__(s, n): s.n = n\nHELD = [Count(3) for n in range(5)]\n"
+_ROWS = "ROWS = torch.linspace(-1, 1, 27).view(9, 3)\n"
 _TABLED = "TABLED = {n: 1.0 + n for n in range(5)}\n"
 _ORDERED = COUNT + "class Ordered:\n    def __lt__(s, o): count('lt'); return True\n"
 _ALONE = "class Alone:\n    k = 2.0\n"
@@ -63,6 +64,10 @@ PARTS: dict[str, Part] = {
     "rate": Part("h = h.cos() if s.rate == 0.0 or not s.training else h * (1 - s.rate)", "s.rate = i / 10"),
     "rate_asked": Part("h = h.cos() if s.rate != 0.2 else h.sin() + s.rate", "s.rate = i / 10"),
     "rate_told": Part("LOG.append(s.rate * 2 + s.idx)", "s.rate = i / 10", prelude="LOG = []\n"),
+    "row": Part("h = h + s.row.sin() * 2", "s.row = ROWS[i]", prelude=_ROWS),
+    "row_strided": Part("h = h + s.row.as_strided((3,), (1,), 1)", "s.row = ROWS[i]", prelude=_ROWS),
+    "row_of_bits": Part("h = h + s.row.view(torch.int32) * 1e-9", "s.row = ROWS[i]", prelude=_ROWS),
+    "row_begins": Part("h = h + x.as_strided((3,), (1,), 0)"),
     "compares_held": Part("h = h * (2 if HELD[s.idx].n >= 4 else 3)", prelude=_COUNTS),
     "tensor_index": Part("h = h + CACHE[s.idx]", prelude="CACHE = [torch.full((3,), float(n)) for n in range(5)]\n"),
     "cache_write": Part("h = h * 2; CACHE[s.idx] = h.detach()", prelude="CACHE = [None] * 5\n"),
@@ -295,6 +300,10 @@ BETWEEN: dict[str, str] = {
     "double": "h = h.double().float()",
     "break": "torch._dynamo.graph_break()",
     "again": "h = ls[{j}](h)",
+    "calls_of_slices": (
+        "t = torch.stack([h, h * 2, h - 1, h + 1])\nh = ls[{j}](t[1]) + ls[{j} - 1](t[2]) * ls[{j} - 2](t[0]) + t[3]"
+    ),
+    "calls_of_rows": "h = torch.stack([ls[{j} - n](row) for n, row in enumerate(torch.stack([h, h * 2, h - 1]))]).sum(0)",
     "no_grad_call": "with torch.no_grad(): h = ls[{j}](h)",
     "autocast_call": "with torch.autocast('cpu', dtype=torch.bfloat16): h = ls[{j}](h).float()",
     "autocast_calls": (
@@ -422,6 +431,8 @@ CHANGES: dict[str, str] = {
     "tie_kept": "ls[{i}].kept = ls[{j}].kept",
     "kept_requires_grad": "ls[{i}].kept = torch.ones(4, 3, requires_grad=True)",
     "kept_view": "ls[{i}].kept = torch.ones(8, 3)[2:6]",
+    "row": "ls[{i}].row = torch.linspace(0, 1, 9)[4:7]",
+    "all_rows": "for n, l in enumerate(ls): l.row = torch.linspace(0, n, 21)[2 * n:2 * n + 3]",
     "whole_eval": "m.eval()",
     "stride": "ls[{i}].lin.weight.data = ls[{i}].lin.weight.data.t()",
     "none": "pass",

@@ -70,6 +70,8 @@ _NEEDS = {
     "kept_requires_grad": "kept",
     "kept_view": "grows_and_asks",
     "compares_lengths": "kept",
+    "row": "row_strided",
+    "all_rows": "row",
     "given_kept": "argument_is_kept",
     "given_kept_as_it_is": "argument_is_kept",
     "given_anothers": "argument_has",

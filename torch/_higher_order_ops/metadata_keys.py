@@ -17,8 +17,11 @@ def number(value: Any) -> Hashable:
     return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
-def looks(value: Any) -> Hashable:
-    """All metadata of a fake tensor that an operator can observe; None for anything else."""
+def looks(value: Any, *, in_storage: bool = True) -> Hashable:
+    """All metadata of a fake tensor that an operator can observe; None for anything else.
+
+    ``in_storage``: whether an operator sees where the tensor begins in its storage, and how large this is.
+    """
     if type(value) is not FakeTensor or value.layout is not torch.strided or value.is_quantized:
         return None
     shape: Any = value.shape
@@ -28,9 +31,8 @@ def looks(value: Any) -> Hashable:
     return (
         shape,
         stride,
-        number(value.storage_offset()),
         # The storage of a view may be larger than its sizes say.
-        _bytes(value),
+        (number(value.storage_offset()), _bytes(value)) if in_storage else None,
         value.dtype,
         value.device,
         value.is_conj(),
@@ -43,14 +45,14 @@ def _bytes(value: torch.Tensor) -> Hashable:
     return sympy.expand(size) if isinstance(size, sympy.Expr) else size  # equal sizes may be a product or a sum
 
 
-def alike(one: Any, other: Any, symbols: dict[Any, Any] | None = None) -> bool:
+def alike(one: Any, other: Any, symbols: dict[Any, Any] | None = None, *, in_storage: bool = True) -> bool:
     """Whether two values have the same metadata, if ``symbols`` replaces symbols of the first."""
     if isinstance(one, (int, torch.SymInt)) and isinstance(other, (int, torch.SymInt)):
         return renamed_key(number(one), symbols) == number(other)
     if (kind := lifted_class(one)) is not None:
         return kind is lifted_class(other)
-    key = looks(one)
-    return key is not None and renamed_key(key, symbols) == looks(other)
+    key = looks(one, in_storage=in_storage)
+    return key is not None and renamed_key(key, symbols) == looks(other, in_storage=in_storage)
 
 
 def renamed_key(key: Any, symbols: dict[Any, Any] | None) -> Any:
@@ -63,16 +65,16 @@ def renamed_key(key: Any, symbols: dict[Any, Any] | None) -> Any:
 
 
 def renaming_of(
-    inputs: Sequence[Any], operands: Sequence[Any], known: Iterable[dict[Any, Any]]
+    inputs: Sequence[Any], operands: Sequence[Any], known: Iterable[dict[Any, Any]], *, in_storage: bool = True
 ) -> dict[Any, Any] | None:
     """The symbols of ``operands`` in the place of those of a body's ``inputs``; None if the metadata differs otherwise.
 
-    ``known``: which symbols a call of the frame may have in the place of a body's.
+    ``known``: which symbols a call of the frame may have in the place of a body's. ``in_storage``: as for ``looks``.
     See Note [A body serves sizes of several names] in torch/_dynamo/regions/outline/renaming.py.
     """
     if len(inputs) != len(operands):
         return None
-    if all(map(alike, inputs, operands)):
+    if all(alike(one, other, in_storage=in_storage) for one, other in zip(inputs, operands)):
         return {}
     symbols: dict[Any, Any] = {}
     for one, other in zip(inputs, operands):
@@ -83,7 +85,8 @@ def renaming_of(
     symbols = {old: new for old, new in symbols.items() if isinstance(old, sympy.Symbol) and old != new}
     if not any(symbols.items() <= each.items() for each in known):
         return None
-    return symbols if all(alike(one, other, symbols) for one, other in zip(inputs, operands)) else None
+    same = all(alike(one, other, symbols, in_storage=in_storage) for one, other in zip(inputs, operands))
+    return symbols if same else None
 
 
 def lifted_class(value: Any) -> type | None:

@@ -15,6 +15,7 @@ With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,11 +28,14 @@ from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch._subclasses.plain_fake import plain_fake
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.offset_facts import seeing_offsets
 
 
 # Key in the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the indices of the
 # operands that it writes to.
 OUTLINED = "region_outlined"
+# Body -> what ``sees_storage`` found.
+_SEES_STORAGE: weakref.WeakKeyDictionary[GraphModule, bool] = weakref.WeakKeyDictionary()
 
 
 def without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[Any]:
@@ -102,6 +106,8 @@ def known_results(
     taken = body.graph.find_nodes(op="placeholder")
     inputs = [node.meta.get(name) for node in taken]
     symbols = renaming_of(inputs, operands, renamings())
+    if symbols is None and not sees_storage(body):
+        symbols = renaming_of(inputs, operands, renamings(), in_storage=False)
     if symbols is None:
         return None
     every = examples_of_results(body, name)
@@ -123,6 +129,16 @@ def known_results(
         made[index] = value
     _verify(subgraph, operands, made, mode)
     return tuple(made)
+
+
+def sees_storage(body: GraphModule) -> bool:
+    """Whether an operator of a body sees where the body's operands begin in their storages.
+
+    See Note [A body does not see storage offsets] in torch/fx/offset_facts.py.
+    """
+    if body not in _SEES_STORAGE:
+        _SEES_STORAGE[body] = bool(seeing_offsets(body.graph.nodes, dict(body.named_children())))
+    return _SEES_STORAGE[body]
 
 
 def _verify(subgraph: Any, operands: tuple[Any, ...], made: list[Any], mode: FakeTensorMode | None) -> None:
@@ -184,18 +200,20 @@ def _as_in_body(mode: FakeTensorMode, stands_for: dict[Node, Any], results: list
         or not all(is_static(n.meta["val"]) for n in results)
     ):
         return []
-    # storage in the body -> a tensor on the corresponding storage in this call
+    # storage in the body -> a tensor on the corresponding storage in this call, and how much further on values begin
     owners = {
-        v.untyped_storage()._cdata: stands_for[n] for n, v in zip(stands_for, inputs) if isinstance(v, torch.Tensor)
+        v.untyped_storage()._cdata: (stands_for[n], stands_for[n].storage_offset() - v.storage_offset())
+        for n, v in zip(stands_for, inputs)
+        if isinstance(v, torch.Tensor)
     }
     with in_kernel_invocation_manager(mode):
         for node in results:
             if node in stands_for:
                 continue
             like = node.meta["val"]
-            owner = owners.get(like.untyped_storage()._cdata)
-            stands_for[node] = on_storage(mode, like, owner, like.storage_offset())
-            owners.setdefault(like.untyped_storage()._cdata, stands_for[node])
+            owner, moved = owners.get(like.untyped_storage()._cdata, (None, 0))
+            stands_for[node] = on_storage(mode, like, owner, like.storage_offset() + moved)
+            owners.setdefault(like.untyped_storage()._cdata, (stands_for[node], 0))
     return [stands_for[node] for node in results]
 
 

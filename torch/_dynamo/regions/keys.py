@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 import torch.nn.functional as F
@@ -27,6 +28,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.dtensor_facts import Mesh, is_dtensor, is_mesh, is_placement
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.offset_facts import sees_offset
 from torch.fx.operator_facts import argument_of, is_body, is_switch
 from torch.utils._pytree import tree_leaves
 
@@ -63,6 +65,9 @@ _BY_OBJECT = (
     OpOverloadPacket,
     HigherOrderOperator,
 )
+
+# Bytes: Inductor compiles other kernels for inputs that do not begin at a multiple of it (torch._inductor.utils).
+_ALIGNMENT = 16
 
 # Node annotations that a later pass reads: two calls that differ in one must not share a body.
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
@@ -188,7 +193,7 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
         if torch._C._functorch.is_batchedtensor(tensor):
             inner = torch._C._functorch.get_unwrapped(tensor)
             level = torch._C._functorch.maybe_get_level(tensor)
-            return ("vmap", level, torch._C._functorch.maybe_get_bdim(tensor), tensor_key(inner))
+            return ("vmap", level, torch._C._functorch.maybe_get_bdim(tensor), tensor_key(inner), offset_of(inner))
         raise Unkeyable(f"a tensor of class {type(tensor).__name__}")
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise Unkeyable(f"a tensor of layout {tensor.layout}")
@@ -197,9 +202,9 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
         raise Unkeyable("a tensor with the conj or neg bit")
     return (
         _dimensions_key(tensor.shape),
-        # A body is compiled for its operands' strides and offset (alignment).
+        # A body is compiled for its operands' strides and alignment.
         _dimensions_key(tensor.stride()),
-        *_dimensions_key((tensor.storage_offset(),)),
+        _offset_key(tensor),
         tensor.dtype,
         tensor.device,
         # Decides what the joint graph of a body differentiates.
@@ -208,12 +213,32 @@ def tensor_key(tensor: torch.Tensor) -> Hashable:
     )
 
 
+def _offset_key(tensor: torch.Tensor) -> Hashable:
+    """What a body that does not see storage offsets is compiled for. See Note [A body does not see storage offsets]."""
+    offset = tensor.storage_offset()
+    if not isinstance(offset, torch.SymInt):
+        return 0 if tensor.device.type == "cpu" else offset * tensor.element_size() % _ALIGNMENT
+    key = symbol_key(offset)
+    if not offset.node.expr.free_symbols <= {n.node.expr for n in tensor.shape if isinstance(n, torch.SymInt)}:
+        return key
+    beyond = 0 if tensor.device.type == "cpu" else sympy.Mod(offset.node.expr * tensor.element_size(), _ALIGNMENT)
+    return int(beyond) if beyond == 0 else key
+
+
 def _dtensor_key(tensor: Any) -> Hashable:
     """Key of a DTensor: its local tensor, mesh, placements and global metadata."""
     if any(isinstance(number, torch.SymInt) for number in (*tensor.shape, *tensor.stride())):
         raise Unkeyable("a DTensor of symbolic sizes")
     _, context = tensor.__tensor_flatten__()
-    return ("dtensor", Mesh(tensor.device_mesh), constant_key(context), tensor_key(tensor._local_tensor))
+    local = tensor._local_tensor
+    return ("dtensor", Mesh(tensor.device_mesh), constant_key(context), tensor_key(local), offset_of(local))
+
+
+def offset_of(value: Any) -> Hashable:
+    """Key of the storage offset of an example value, for an operator that sees it; None if it has none."""
+    if type(value) is not FakeTensor or value.layout is not torch.strided:
+        return None
+    return number(value.storage_offset())
 
 
 def hidden_key(value: torch.Tensor) -> Hashable:
@@ -342,9 +367,17 @@ class NodeIdentity:
             # The order of keywords means nothing.
             tuple((k, constant_key(v, self._leaf_key)) for k, v in sorted(node.kwargs.items())),
             self.value_key(node.meta.get("example_value")),
+            _seen_offsets(node),
             tuple((name, constant_key(node.meta[name])) for name in _MEANINGFUL_META if name in node.meta),
             state,
         )
+
+
+def _seen_offsets(node: Node) -> Hashable:
+    """See Note [A body does not see storage offsets] in torch/fx/offset_facts.py."""
+    if not sees_offset(node):
+        return None
+    return tuple(map(offset_of, tree_leaves([n.meta.get("example_value") for n in node.all_input_nodes])))
 
 
 def _has_sparse_gradient(node: Node) -> bool:

@@ -6,13 +6,14 @@ the donations of the graph around it. See Note [The memory of a region's outputs
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch._functorch._aot_autograd.region_seeds import SEEDS, example_of_seeds
 from torch._higher_order_ops.metadata_keys import renaming_of
-from torch._higher_order_ops.region_metadata import renamings
+from torch._higher_order_ops.region_metadata import renamings, sees_storage
 from torch._inductor import config, ir
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.regions.bodies import prepare
@@ -65,14 +66,15 @@ def _values_of_operands(subgraph: Any, taken: list[Any]) -> list[Any]:
     if renaming_of(taken, values, renamings()):
         return taken
     # The body's metadata is valid for the strides of its inputs; the strides of this call may have changed since.
-    alike = not eager and len(taken) == len(values) and all(map(_differ_in_strides_only, taken, values))
-    return taken if alike else values
+    alike = functools.partial(_differ_in_strides_only, in_storage=sees_storage(subgraph.graph_module))
+    usable = not eager and len(taken) == len(values) and all(map(alike, taken, values))
+    return taken if usable else values
 
 
-def _differ_in_strides_only(one: Any, other: Any) -> bool:
+def _differ_in_strides_only(one: Any, other: Any, *, in_storage: bool) -> bool:
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other) and not isinstance(one, torch.SymInt) and one == other
-    looks = [(t.shape, t.dtype, t.device, t.layout, t.storage_offset()) for t in (one, other)]
+    looks = [(t.shape, t.dtype, t.device, t.layout, t.storage_offset() if in_storage else 0) for t in (one, other)]
     return looks[0] == looks[1] and all(type(size) is int for size in (*one.stride(), *other.stride(), *one.shape))
 
 

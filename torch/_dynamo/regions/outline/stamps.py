@@ -290,12 +290,22 @@ class _Values:
     def __init__(self, stands_for: dict[Node, Node], symbols: dict[Any, Any]) -> None:
         """``symbols``: symbol of the one call -> symbol of the other one."""
         self.symbols = symbols
-        # storage in the traced call -> its counterpart in this call
-        self._storages: dict[int, Any] = {}
+        # storage in the traced call -> its counterpart in this call, and how much further on values begin in that:
+        # the operands of two calls may be views of one tensor. See Note [A body does not see storage offsets].
+        self._storages: dict[int, tuple[Any, Any]] = {}
         for node, other in stands_for.items():
             one, two = node.meta.get("example_value"), other.meta.get("example_value")
             if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
-                self._storages[one.untyped_storage()._cdata] = two.untyped_storage()
+                self._storages[one.untyped_storage()._cdata] = two.untyped_storage(), self._moved(one, two)
+
+    def _moved(self, one: torch.Tensor, two: torch.Tensor) -> Any:
+        if type(one) is not FakeTensor or type(two) is not FakeTensor:
+            return 0
+        begins, other = one.storage_offset(), two.storage_offset()
+        if type(begins) is int and type(other) is int:
+            return other - begins
+        with without_guards(two.fake_mode):
+            return other - renamed(begins, self.symbols)
 
     def symbol(self, graph: torch.fx.Graph, given: Node) -> Node:
         """The input of ``graph`` that this call takes where the other one takes ``given``, which is a symbol."""
@@ -316,9 +326,10 @@ class _Values:
                 old = value.untyped_storage()
                 if old._cdata not in self._storages:
                     whole = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
-                    self._storages[old._cdata] = whole.untyped_storage()
+                    self._storages[old._cdata] = whole.untyped_storage(), 0
+                storage, moved = self._storages[old._cdata]
                 made = torch.empty(0, dtype=value.dtype, device="meta")
-                made.set_(self._storages[old._cdata], offset, sizes, strides)
+                made.set_(storage, offset + moved, sizes, strides)
                 fake = FakeTensor(value.fake_mode, made, value.device, constant=value.constant)
             return fake.requires_grad_(value.requires_grad)
         except Exception:

@@ -37,7 +37,7 @@ _OF_TENSOR = (
     "what is known of it",
     "grad_fn",
 )
-_METADATA = ("shape", "stride", "offset", "dtype", "device", "requires_grad", "inference")
+_METADATA = ("shape", "stride", "storage offset", "dtype", "device", "requires_grad", "inference")
 _COMPARED = (bool, int, str, bytes, types.CodeType, torch.dtype, torch.device, torch.layout, torch.memory_format, Same)
 _CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.fx
-from torch._dynamo.regions.keys import object_key, value_storages
+from torch._dynamo.regions.keys import node_storages, object_key, offset_of, value_storages
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.size_history import SIZE_HISTORY
 from torch._dynamo.regions.source_names import name_of_source
@@ -17,6 +17,9 @@ from torch._dynamo.regions.trace.state import value_key
 from torch._dynamo.regions.trace.substitution import GuardActions
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import InvokeSubgraphReuseEntry, Source
+from torch._higher_order_ops.metadata_keys import number as number_of
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.offset_facts import seeing_offsets
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 
@@ -159,7 +162,8 @@ def operands_of(
         if origin.key != (actions.symbols.renamed(key) if actions.symbols else key):
             raise CannotReuse(ReuseMissReason.CAPTURE_DIFFERS, name_of(tracker))
         proxies.append(proxy)
-    if entry.sharing != sharing([p.node for p in proxies]):
+    found = sharing([p.node for p in proxies], entry.sharing.exact)
+    if entry.sharing != (found.renamed(actions.symbols) if actions.symbols else found):
         raise CannotReuse(ReuseMissReason.ALIASING_DIFFERS, "operands of the body")
     return proxies
 
@@ -188,16 +192,45 @@ def proxy_of_symbol(tx: InstructionTranslatorBase, actions: GuardActions, expres
     return bound
 
 
-def sharing(nodes: list[Node]) -> Hashable:
-    """A key that tells which of ``nodes`` are the same, which are one tensor to the program, and which share memory."""
+class Sharing(NamedTuple):
+    """Which operands are the same, which are one tensor to the program, and how they lie in storages they share."""
+
+    names: tuple[tuple[int, ...], ...]
+    # Storage offsets: of the operands in ``exact``; of others, from the first operand in the same storage.
+    offsets: tuple[Hashable, ...]
+    exact: frozenset[int]
+
+    def renamed(self, symbols: Any) -> Sharing:
+        """The same in the symbols of the traced call."""
+        return self._replace(offsets=symbols.renamed(self.offsets))
+
+
+def sharing(nodes: list[Node], exact: frozenset[int]) -> Sharing:
+    """``exact``: the indices of operands whose storage offsets the call sees.
+
+    See Note [A body does not see storage offsets] in torch/fx/offset_facts.py.
+    """
     number: dict[Any, int] = {}
-    found = []
-    for node in nodes:
+    names, offsets = [], []
+    first: dict[int, Any] = {}  # storage -> the first operand in it
+    for index, node in enumerate(nodes):
         value = node.meta.get("example_value")
+        storages = value_storages(value)
         tensor = ("tensor", id(value)) if isinstance(value, torch.Tensor) else None
-        names = (node, tensor, *value_storages(value))
-        found.append(tuple(number.setdefault(name, len(number)) for name in names))
-    return tuple(found)
+        names.append(tuple(number.setdefault(name, len(number)) for name in (node, tensor, *storages)))
+        offset = None
+        if index in exact:
+            offset = offset_of(value)
+        elif type(value) is FakeTensor and (other := first.setdefault(storages[0], value)) is not value:
+            offset = number_of(value.storage_offset() - other.storage_offset())
+        offsets.append(offset)
+    return Sharing(tuple(names), tuple(offsets), exact)
+
+
+def seen_offsets(call_nodes: list[Node], operands: list[Node], modules: Any) -> frozenset[int]:
+    """Indices of the operands whose storage offsets the operators of a call see."""
+    seen = {s for node in seeing_offsets(call_nodes, modules) for o in node.all_input_nodes for s in node_storages(o)}
+    return frozenset(i for i, node in enumerate(operands) if seen and not seen.isdisjoint(node_storages(node)))
 
 
 def name_of(tracker: VariableTracker) -> str:

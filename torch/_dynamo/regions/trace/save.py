@@ -27,7 +27,7 @@ from torch._dynamo.regions.trace.floats import guards_on_floats, take_out
 from torch._dynamo.regions.trace.guard_facts import facts_of, facts_without_guards, in_force
 from torch._dynamo.regions.trace.module_hooks import guards_on_numbers, is_dict_of_hooks
 from torch._dynamo.regions.trace.objects import RunsCode, is_exact
-from torch._dynamo.regions.trace.operands import inputs_from, name_of, sharing
+from torch._dynamo.regions.trace.operands import inputs_from, name_of, seen_offsets, sharing
 from torch._dynamo.regions.trace.own_symbols import own_symbols
 from torch._dynamo.regions.trace.pending import Pending, pending_read
 from torch._dynamo.regions.trace.read_set import (
@@ -97,7 +97,8 @@ def save(
     condition = _condition(tx, arguments, recorder, behind, existing, untouched, by_element, call.nodes, pending)
     entry: Any = InvokeSubgraphReuseEntry  # type checkers know stock's fields
     results = writer.results, writer.examples, recipe
-    return entry(call, condition, inputs, sharing(call.operands), *results, effects, writes)
+    shared = sharing(call.operands, seen_offsets(call.nodes, call.operands, tx.output.nn_modules))
+    return entry(call, condition, inputs, shared, *results, effects, writes)
 
 
 def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) -> list[int]:
