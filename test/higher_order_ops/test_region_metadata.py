@@ -109,18 +109,40 @@ def test_known_for_operands_with_the_same_metadata(fake: FakeTensorMode) -> None
         lambda: torch.empty(4, 3).t(),
         lambda: torch.empty(3, 4, dtype=torch.float64),
         lambda: torch.empty(3, 4, device="meta"),
-        lambda: torch.empty(13)[1:].view(3, 4),
-        lambda: torch.empty(20).as_strided((3, 4), (4, 1)),
         lambda: torch.empty(3, 4, requires_grad=True),
         lambda: torch.nn.Parameter(torch.empty(3, 4)),
         lambda: 3,
     ],
-    ids="shape stride dtype device offset storage requires_grad parameter number".split(),
+    ids="shape stride dtype device requires_grad parameter number".split(),
 )
 def test_not_known_for_operands_with_other_metadata(fake: FakeTensorMode, operand: Callable[[], Any]) -> None:
     body = _traced(lambda x: (x.sin(),), torch.empty(3, 4))
     assert known_results(body, (torch.empty(3, 4),)) is not None
     assert known_results(body, (operand(),)) is None
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [lambda: torch.empty(13)[1:].view(3, 4), lambda: torch.empty(20).as_strided((3, 4), (4, 1))],
+    ids="offset storage".split(),
+)
+def test_known_where_operands_begin_elsewhere_unless_the_body_sees_it(
+    fake: FakeTensorMode, operand: Callable[[], Any]
+) -> None:
+    body = _traced(lambda x: (x.sin(),), torch.empty(3, 4))
+    assert known_results(body, (operand(),)) is not None
+    sees = _traced(lambda x: (x.as_strided((2, 2), (1, 1), 1).sin(),), torch.empty(3, 4))
+    assert known_results(sees, (torch.empty(3, 4),)) is not None
+    assert known_results(sees, (operand(),)) is None
+
+
+def test_a_view_of_an_operand_begins_where_the_operand_does(fake: FakeTensorMode) -> None:
+    body = _traced(lambda x: (x[1:].t(), x + 1), torch.empty(3, 4))
+    given = torch.empty(13)[1:].view(3, 4)
+    known = known_results(body, (given,), fake, aliases=True)
+    assert known is not None and known[0] is not None
+    assert known[0].storage_offset() == 1 + 4
+    assert known[0].untyped_storage()._cdata == given.untyped_storage()._cdata
 
 
 def test_not_known_under_autocast(fake: FakeTensorMode) -> None:

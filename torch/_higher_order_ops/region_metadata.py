@@ -106,7 +106,8 @@ def known_results(
     taken = body.graph.find_nodes(op="placeholder")
     inputs = [node.meta.get(name) for node in taken]
     symbols = renaming_of(inputs, operands, renamings())
-    if symbols is None and not sees_storage(body):
+    in_storage = symbols is not None or sees_storage(body)
+    if not in_storage:
         symbols = renaming_of(inputs, operands, renamings(), in_storage=False)
     if symbols is None:
         return None
@@ -122,7 +123,8 @@ def known_results(
         found = _as_in_body(mode, dict(zip(taken, operands)), [nodes[index] for index in there])
     else:
         return None
-    if len(found) != len(outputs) or not all(alike(value, made, symbols) for value, made in zip(outputs, found)):
+    same = (alike(value, made, symbols, in_storage=in_storage) for value, made in zip(outputs, found))
+    if len(found) != len(outputs) or not all(same):
         return None
     made: list[torch.Tensor | None] = [None] * len(every)
     for index, value in zip(there, found):
