@@ -114,7 +114,6 @@ def _tensors():
         yield "plain", base
         yield "shape", torch.empty(4, 5)
         yield "stride", base.t()
-        yield "offset", torch.empty(5, 4)[1:]
         yield "dtype", torch.empty(4, 4, dtype=torch.float64)
         yield "grad", torch.empty(4, 4, requires_grad=True)
         yield "complex", torch.empty(4, 4, dtype=torch.complex64)
@@ -126,6 +125,22 @@ def _tensors():
 def test_tensors_that_differ_in_any_metadata_have_different_keys():
     keys = {name: NodeIdentity().value_key(t) for name, t in _tensors()}
     assert len(set(keys.values())) == len(keys)
+
+
+def test_a_node_has_the_offsets_of_its_operands_where_its_operator_sees_them():
+    def key_of(target, rows, *arguments):
+        graph = torch.fx.Graph()
+        x = graph.placeholder("x")
+        with FakeTensorMode():
+            x.meta["example_value"] = torch.empty(5, 4)[rows]
+            node = graph.call_function(target, (x, *arguments))
+            node.meta["example_value"] = target(x.meta["example_value"], *arguments)
+        return NodeIdentity().key(node, ())
+
+    first, second = slice(0, 2), slice(1, 3)
+    assert key_of(torch.sin, first) == key_of(torch.sin, second)
+    strided = (torch.as_strided, (2, 2), (1, 1), 1)
+    assert key_of(strided[0], first, *strided[1:]) != key_of(strided[0], second, *strided[1:])
 
 
 def test_containers_of_tensors_are_keyed_by_structure():
