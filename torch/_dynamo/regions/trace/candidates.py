@@ -63,11 +63,11 @@ MIN_MODULES_OF_TORCH = 3
 # The same for a block inside another block, and how many such blocks the outer one must hold, as it is traced once.
 MIN_INNER_MODULES = 3
 MIN_INNER_REPEATS = 4
-# What the trace of a call as a region costs more than a plain one, and what a reuse saves of a plain one, measured where
-# each traced call is reused once (a step of Runge-Kutta in a float of time): 1.2 and 0.8 of a plain trace.
+# What the trace of a call as a region costs more than a plain one, and what a reuse saves of a plain one. Measured
+# where each traced call is reused once (a step of Runge-Kutta in a float of time): 1.2 and 0.8 of a plain trace.
 LOSS_OF_TRACE, GAIN_OF_REUSE = 3, 2
-# A structure that has lost this much is inlined from then on. That of four traces, because two layers may alternate, and
-# the first of each may differ from the rest.
+# A structure that has lost this much is inlined from then on. That of four traces, because two layers may alternate,
+# and the first of each may differ from the rest.
 MAX_LOSS = 4 * LOSS_OF_TRACE
 # Permanent misses: every call of a module with the same structure would have them.
 _FINAL = frozenset(
