@@ -146,7 +146,9 @@ class InvokeSubgraphCache(HopSubgraphCache):
         # layouts of a call's gradients -> their number in order of tracing
         self.layouts_of_gradients: dict[object, int] = {}
         # identifier -> metadata of the tangents -> (backward, its number in order of tracing)
-        self.lazy_bwd_cache: dict[str, dict[tuple[object], tuple[GraphModule, int]]] = {}
+        self.lazy_bwd_cache: dict[str, dict[Hashable, tuple[GraphModule, int]]] = {}
+        # Of the call whose backward is asked for: metadata of its tangents without their storage offsets, or None.
+        self.tangents_anywhere: Hashable = None
         # identifier -> kinds of effects in the body
         self.effects_cache: dict[str, set[Any]] = {}
         # Of each call with other symbols than its body: symbol of the body -> symbol of the call (see renaming.py).
@@ -188,15 +190,20 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return None
 
     def add_lazy_bwd_entry(self, identifier: str, tangent_metadata: tuple[object], gmod: GraphModule) -> int:
+        from torch._higher_order_ops.region_metadata import sees_storage
+
         known = self.lazy_bwd_cache.setdefault(identifier, {})
         number = len(known)
-        known[tangent_metadata] = (gmod, number)
+        # See Note [A body does not see storage offsets] in torch/fx/offset_facts.py.
+        anywhere = self.tangents_anywhere is not None and not sees_storage(gmod)
+        known[self.tangents_anywhere if anywhere else tangent_metadata] = (gmod, number)
         return number
 
     def get_lazy_bwd_entry(
         self, identifier: str, tangent_metadata: tuple[object]
     ) -> tuple[GraphModule, int] | tuple[None, None]:
-        return self.lazy_bwd_cache.get(identifier, {}).get(tangent_metadata, (None, None))
+        known = self.lazy_bwd_cache.get(identifier, {})
+        return known.get(self.tangents_anywhere) or known.get(tangent_metadata, (None, None))
 
     def add_effects(self, identifier: str, effects: set[Any]) -> None:
         known = self.effects_cache.setdefault(identifier, effects)

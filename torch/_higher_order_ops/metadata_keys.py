@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,12 @@ import sympy
 import torch
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import should_hoist
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, extract_tensor_metadata
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+
+# Bytes: Inductor compiles other kernels for inputs that do not begin at a multiple of it (torch._inductor.utils).
+_ALIGNMENT = 16
 
 
 def number(value: Any) -> Hashable:
@@ -87,6 +93,37 @@ def renaming_of(
         return None
     same = all(alike(one, other, symbols, in_storage=in_storage) for one, other in zip(inputs, operands))
     return symbols if same else None
+
+
+def beyond_alignment(offset: Any, tensor: torch.Tensor) -> Any:
+    """How many bytes an ``offset`` in the storage of ``tensor`` is from an aligned address; 0 on a CPU.
+
+    ``offset`` may be an expression.
+    """
+    return 0 if tensor.device.type == "cpu" else offset * tensor.element_size() % _ALIGNMENT
+
+
+def key_of_tangents(tangents: Iterable[Any]) -> Hashable:
+    """The metadata of a call's tangents, for a backward that does not see where they begin in their storages.
+
+    None if a tangent is of a subclass or has symbolic sizes: stock's key has a subclass's, and renames symbols.
+    See Note [A body does not see storage offsets] in torch/fx/offset_facts.py.
+    """
+    first: dict[int, int] = {}  # tangents that are one tensor are one value in the backward
+    key: list[Hashable] = []
+    for index, tangent in enumerate(tangents):
+        if tangent is None:
+            continue
+        if type(tangent) not in (FakeTensor, FunctionalTensor) or tangent.layout is not torch.strided:
+            return None
+        metadata = extract_tensor_metadata(tangent)
+        offset = metadata.storage_offset
+        if any(isinstance(n, torch.SymInt) for n in (*metadata.shape, *metadata.stride, offset)):
+            return None
+        elsewhere = dataclasses.replace(metadata, storage_offset=beyond_alignment(offset, tangent), storage_bytes=None)
+        fields = (getattr(elsewhere, field.name) for field in dataclasses.fields(elsewhere))
+        key.append((first.setdefault(id(tangent), index), *fields))
+    return tuple(key)
 
 
 def lifted_class(value: Any) -> type | None:

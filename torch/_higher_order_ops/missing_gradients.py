@@ -22,7 +22,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.metadata_keys import key_of_tangents
 from torch._higher_order_ops.region_dtensors import LAYOUTS, name_for_gradients
+from torch._higher_order_ops.region_metadata import region_cache
 from torch.fx import GraphModule
 
 
@@ -44,7 +46,7 @@ def gradients(ctx: Any, of_results: Sequence[Any], stock_backward: Callable[...,
     none = [i for i, gradient in enumerate(of_results) if gradient is None and i not in metadata.indexes_with_symint]
     missing = [i for i in none if i not in ignored and i not in metadata.indexes_with_no_grad]
     if not none and not layouts:
-        return stock_backward(ctx, *of_results)
+        return _anywhere(ctx, of_results, stock_backward)
     if len(none) + len(metadata.indexes_with_symint) == len(of_results):
         return (None,) * len(ctx.needs_input_grad)
     before = ctx._subgraph, ctx._identifier, ignored
@@ -54,9 +56,21 @@ def gradients(ctx: Any, of_results: Sequence[Any], stock_backward: Callable[...,
             ctx._subgraph = _without(ctx._subgraph, missing)
             ctx._identifier += _WITHOUT + "_".join(map(str, missing))
         ctx._identifier += layouts
-        return stock_backward(ctx, *of_results)
+        return _anywhere(ctx, of_results, stock_backward)
     finally:
         ctx._subgraph, ctx._identifier, ctx._non_differentiable_indices = before
+
+
+def _anywhere(ctx: Any, of_results: Sequence[Any], stock_backward: Callable[..., Any]) -> Any:
+    """``stock_backward``, with a backward that may have been traced for tangents elsewhere in their storages."""
+    cache = region_cache()
+    if cache is None:
+        return stock_backward(ctx, *of_results)
+    before, cache.tangents_anywhere = cache.tangents_anywhere, key_of_tangents(of_results)
+    try:
+        return stock_backward(ctx, *of_results)
+    finally:
+        cache.tangents_anywhere = before
 
 
 def _resolved(gradient: Any) -> Any:

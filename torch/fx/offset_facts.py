@@ -15,6 +15,10 @@ does not have the offset (regions/keys.py), and one body serves all such calls. 
 - A traced call may have two operands in one storage. The distance between them is compared; so the values of a call
   that is reused are those of the traced one, moved by one distance for each storage (``_Values`` in stamps.py).
 
+The backward of a body does not see the offsets of its tangents either. These differ where a program stacks or
+concatenates what calls return: each gradient is then a part of one tensor. So such calls share one backward, unless it
+has one of the operators above.
+
 A symbolic offset stays in the key if one of its symbols is not a size of the same tensor: this symbol is an operand of
 the body (regions/outline/symbols.py).
 """

@@ -18,12 +18,11 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import sympy
 import torch
 import torch.fx
 import torch.nn.functional as F
 from torch._dynamo.regions.renamed import SYMBOLIC
-from torch._higher_order_ops.metadata_keys import lifted_class, number
+from torch._higher_order_ops.metadata_keys import beyond_alignment, lifted_class, number
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.dtensor_facts import Mesh, is_dtensor, is_mesh, is_placement
@@ -65,9 +64,6 @@ _BY_OBJECT = (
     OpOverloadPacket,
     HigherOrderOperator,
 )
-
-# Bytes: Inductor compiles other kernels for inputs that do not begin at a multiple of it (torch._inductor.utils).
-_ALIGNMENT = 16
 
 # Node annotations that a later pass reads: two calls that differ in one must not share a body.
 _MEANINGFUL_META = ("custom", "recompute", "ac_graph_id", "partitioner_tag", "ac_hooks")
@@ -217,11 +213,11 @@ def _offset_key(tensor: torch.Tensor) -> Hashable:
     """What a body that does not see storage offsets is compiled for. See Note [A body does not see storage offsets]."""
     offset = tensor.storage_offset()
     if not isinstance(offset, torch.SymInt):
-        return 0 if tensor.device.type == "cpu" else offset * tensor.element_size() % _ALIGNMENT
+        return beyond_alignment(offset, tensor)
     key = symbol_key(offset)
     if not offset.node.expr.free_symbols <= {n.node.expr for n in tensor.shape if isinstance(n, torch.SymInt)}:
         return key
-    beyond = 0 if tensor.device.type == "cpu" else sympy.Mod(offset.node.expr * tensor.element_size(), _ALIGNMENT)
+    beyond = beyond_alignment(offset.node.expr, tensor)
     return int(beyond) if beyond == 0 else key
 
 
