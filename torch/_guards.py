@@ -190,13 +190,13 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return None
 
     def add_lazy_bwd_entry(self, identifier: str, tangent_metadata: tuple[object], gmod: GraphModule) -> int:
-        from torch._higher_order_ops.region_metadata import sees_storage
+        from torch.fx.offset_facts import seeing_offsets
 
         known = self.lazy_bwd_cache.setdefault(identifier, {})
         number = len(known)
         # See Note [A body does not see storage offsets] in torch/fx/offset_facts.py.
-        anywhere = self.tangents_anywhere is not None and not sees_storage(gmod)
-        known[self.tangents_anywhere if anywhere else tangent_metadata] = (gmod, number)
+        seen = seeing_offsets(gmod.graph.nodes, dict(gmod.named_children()))
+        known[tangent_metadata if seen else self.tangents_anywhere or tangent_metadata] = (gmod, number)
         return number
 
     def get_lazy_bwd_entry(

@@ -23,6 +23,7 @@ from torch._higher_order_ops.invoke_subgraph import (
     InvokeSubgraphAutogradOp,
     OutputMetadata,
     _current_invoke_subgraph_call_id,
+    _extract_nested_region_config,
     invoke_subgraph_placeholder,
 )
 from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
@@ -115,11 +116,12 @@ def trace_joint_graph_as_bwd(
     subgraph: Any, num_primals: int, joint_operands: Any, include_key_set: Any, exclude_key_set: Any
 ) -> Any:
     from torch._higher_order_ops.region_autocast import turn_off, with_autocast_of_thread
-    from torch._higher_order_ops.region_dtensors import trace_local_joint
+    from torch._higher_order_ops.region_dtensors import trace_joint
 
     trace = stock("torch._higher_order_ops.invoke_subgraph:trace_joint_graph_as_bwd")
     excluded = with_autocast_of_thread(exclude_key_set)
-    joint = trace_local_joint(subgraph, num_primals, joint_operands, (include_key_set, excluded))
+    keys = include_key_set, excluded
+    joint = trace_joint(subgraph, num_primals, joint_operands, keys, _extract_nested_region_config(subgraph))
     if joint is None:
         joint = trace(subgraph, num_primals, joint_operands, include_key_set, excluded)
     if isinstance(joint, torch.fx.GraphModule):

@@ -12,7 +12,8 @@ are compositions reach the subclass in their parts, of which it decides one by o
 
 Autograd records the call on DTensors. So the gradients that it passes to the backward are those of the flat
 program, with the placements that their readers left them with (a partial sum, say), and nothing is redistributed for
-the sake of a call. A joint body is traced for each layout of these gradients, and has a name of its own.
+the sake of a call. A joint body is traced for each layout of these gradients, and has a name of its own. A joint body
+that sees where its operands begin in their storages is traced here, too, because stock's stand-ins all begin at 0.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops.region_autocast import above_autograd
-from torch._higher_order_ops.region_metadata import OUTLINED, body_of, region_cache
+from torch._higher_order_ops.region_metadata import OUTLINED, body_of, region_cache, sees_storage
 from torch._higher_order_ops.utils import (
     _from_fun,
     _maybe_reenter_make_fx,
@@ -130,6 +131,7 @@ def _traced(
     plain: Sequence[Any],
     layouts: tuple[Layout, ...],
     state: Callable[[], contextlib.AbstractContextManager[None]],
+    decompositions: Any = None,
 ) -> GraphModule:
     """The graph of local tensors of ``run``, which takes and returns the program's values, traced in ``state``."""
     layouts = _with_fake_meshes(layouts)
@@ -142,9 +144,31 @@ def _traced(
         return tuple(map(clone_outputs_aliasing_inputs(values), results))
 
     with suspend_functionalization(), disable_functional_mode(), disable_proxy_modes_tracing(), state():
-        traced: GraphModule = _maybe_reenter_make_fx(on_local_tensors)(*map(_from_fun, plain))
+        trace = _maybe_reenter_make_fx(on_local_tensors, subgraph_decomp_table=decompositions)
+        traced: GraphModule = trace(*map(_stand_in, plain))
     _finish(traced, made[-1])
     return traced
+
+
+def _sees_storage(subgraph: Any) -> bool:
+    body = body_of(subgraph)
+    return not isinstance(body, GraphModule) or sees_storage(body)
+
+
+def _offset(value: Any) -> Any:
+    """Where a tensor begins in its storage; 0 for anything else."""
+    return value.storage_offset() if isinstance(value, torch.Tensor) and value.layout is torch.strided else 0
+
+
+def _stand_in(value: Any) -> Any:
+    """A tensor like ``value`` to trace with, of no functional class, that begins where ``value`` does."""
+    made, offset = _from_fun(value), _offset(value)
+    if isinstance(offset, int) and not offset:
+        return made
+    storage = torch.empty(
+        offset + made.untyped_storage().nbytes() // made.element_size(), dtype=made.dtype, device=made.device
+    )
+    return storage.as_strided(made.shape, made.stride(), offset).requires_grad_(made.requires_grad)
 
 
 def _finish(body: GraphModule, layouts: tuple[Layout, ...]) -> None:
@@ -194,14 +218,19 @@ def _above_autograd() -> contextlib.AbstractContextManager[None]:
     return _under(*above_autograd(), grad=below or torch.is_grad_enabled())
 
 
-def trace_local_joint(subgraph: Any, count: int, operands: Sequence[Any], keys: tuple[Any, Any]) -> GraphModule | None:
-    """The joint body of a call on local tensors; None if no operand is a DTensor or mesh.
+def trace_joint(
+    subgraph: Any, count: int, operands: Sequence[Any], keys: tuple[Any, Any], decompositions: Any
+) -> GraphModule | None:
+    """The joint body of a call; None if stock traces the same one.
+
+    Stock does not if an operand is a DTensor or a mesh, or begins elsewhere in its storage and an operator sees that:
+    stock traces with tensors that begin at 0.
 
     ``operands``: ``count`` operands of the forward, then the gradients. ``keys``: the dispatch keys of the thread to
     include and to exclude.
     """
     plain, layouts = _take_apart(operands)
-    if not any(layouts):
+    if not any(layouts) and not (any(map(_offset, plain)) and _sees_storage(subgraph)):
         return None
     from torch._functorch.aot_autograd import create_joint
 
@@ -216,7 +245,7 @@ def trace_local_joint(subgraph: Any, count: int, operands: Sequence[Any], keys: 
         outs, grads = joint(values[:count], values[count:])
         return [*grads, *outs]
 
-    return _traced(run, plain, layouts, lambda: _under(*keys, grad=True))
+    return _traced(run, plain, layouts, lambda: _under(*keys, grad=True), decompositions)
 
 
 def name_for_gradients(gradients: Sequence[Any]) -> str:

@@ -127,6 +127,27 @@ def test_an_operator_that_sees_where_its_operand_begins_in_training():
     assert reuses(strided, training=True) == 0
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("strides", [(8, 1), (4, 1)])
+def test_the_gradient_where_all_layers_see_one_offset(strides, backend):
+    """It is right only if the body's backward is traced with an operand that begins where the calls' operand does."""
+
+    class OfOneRow(Model):
+        def forward(self, h, table):
+            h, row = h.cos(), table[3]
+            for layer in self.layers:
+                h = layer(h, row)
+            return h
+
+    model = OfOneRow(lambda h, row: h + row.as_strided((4, 8), strides, 97).sin(), rows)
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(use_graph_deduplication=True):
+        found = step(torch.compile(model, backend=backend, fullgraph=True), model, True)
+    torch.testing.assert_close(found, step(model, model, True))
+    assert counters["regions"]["reused"] == LAYERS - 1
+
+
 def test_checkpoint_of_what_sees_where_its_operand_begins():
     def checkpointed(h, row):
         return torch.utils.checkpoint.checkpoint(strided, h, row, use_reentrant=False)

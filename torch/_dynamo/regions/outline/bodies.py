@@ -32,11 +32,20 @@ from torch._dynamo.regions.outline.copies import is_copy
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._dynamo.regions.outline.legality import IllegalReason, NodeState, illegal_nodes
 from torch._dynamo.regions.policies import CHECKPOINT, CONTEXT_FN, policy_key
-from torch.fx.operator_facts import draws_random_numbers, is_body, is_switch, runs_its_bodies
+from torch.fx.operator_facts import draws_random_numbers, is_body, is_switch, runs_its_bodies, target_name
 
 
 Node = torch.fx.Node
 INVOKE = torch.ops.higher_order.invoke_subgraph
+# Operators that Dynamo records as one node -> how many AOTAutograd makes of it in inference, with biases (torch 2.13).
+# Each has matrix products inside, so a body that begins or ends with one takes little from fusion.
+COMPOSED = {
+    "gru_cell": 22,
+    "lstm_cell": 19,
+    "rnn_relu_cell": 6,
+    "rnn_tanh_cell": 6,
+    "multi_head_attention_forward": 35,
+}
 
 
 def is_of_call(node: Node) -> bool:
@@ -82,9 +91,9 @@ class Bodies:
         return found if isinstance(found, torch.fx.GraphModule) else None
 
     def size(self, node: Node) -> int:
-        """How many operators ``node`` counts as: one that runs bodies counts as the operators in them."""
+        """How many operators ``node`` counts as: one that is composed of others, or runs bodies, counts as those."""
         if not runs_its_bodies(node):
-            return 1
+            return COMPOSED.get(target_name(node), 1)
         return sum(self._size_of_body(operand) for operand in node.all_input_nodes if is_body(operand)) or 1
 
     def _size_of_body(self, node: Node) -> int:
