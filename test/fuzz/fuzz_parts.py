@@ -67,6 +67,7 @@ PARTS: dict[str, Part] = {
     "row": Part("h = h + s.row.sin() * 2", "s.row = ROWS[i]", prelude=_ROWS),
     "row_strided": Part("h = h + s.row.as_strided((3,), (1,), 1)", "s.row = ROWS[i]", prelude=_ROWS),
     "row_of_bits": Part("h = h + s.row.view(torch.int32) * 1e-9", "s.row = ROWS[i]", prelude=_ROWS),
+    "cell": Part("h = s.cell(h, h.sin())", "s.cell = torch.nn.GRUCell(3, 3)"),
     "row_begins": Part("h = h + x.as_strided((3,), (1,), 0)"),
     "compares_held": Part("h = h * (2 if HELD[s.idx].n >= 4 else 3)", prelude=_COUNTS),
     "tensor_index": Part("h = h + CACHE[s.idx]", prelude="CACHE = [torch.full((3,), float(n)) for n in range(5)]\n"),
@@ -304,6 +305,12 @@ BETWEEN: dict[str, str] = {
         "t = torch.stack([h, h * 2, h - 1, h + 1])\nh = ls[{j}](t[1]) + ls[{j} - 1](t[2]) * ls[{j} - 2](t[0]) + t[3]"
     ),
     "calls_of_rows": "h = torch.stack([ls[{j} - n](row) for n, row in enumerate(torch.stack([h, h * 2, h - 1]))]).sum(0)",
+    # The gradients of the calls' results are parts of one tensor.
+    "calls_stacked": (
+        "t = torch.stack([ls[{j}](h), ls[{j} - 1](h * 2), ls[{j} - 2](h - 1)], 1)\n"
+        "h = (t * torch.tensor([[0.5], [1.0], [0.25]])).sum(1)"
+    ),
+    "calls_concatenated": "h = (torch.cat([ls[{j} - n](h + n) for n in range(3)], 1).tanh() @ torch.ones(9, 3)) * 0.1",
     "no_grad_call": "with torch.no_grad(): h = ls[{j}](h)",
     "autocast_call": "with torch.autocast('cpu', dtype=torch.bfloat16): h = ls[{j}](h).float()",
     "autocast_calls": (
