@@ -203,7 +203,7 @@ class InvokeSubgraphCache(HopSubgraphCache):
         self, identifier: str, tangent_metadata: tuple[object]
     ) -> tuple[GraphModule, int] | tuple[None, None]:
         known = self.lazy_bwd_cache.get(identifier, {})
-        return known.get(self.tangents_anywhere) or known.get(tangent_metadata, (None, None))
+        return known.get(self.tangents_anywhere) or known.get(tangent_metadata) or (None, None)
 
     def add_effects(self, identifier: str, effects: set[Any]) -> None:
         known = self.effects_cache.setdefault(identifier, effects)
