@@ -190,13 +190,13 @@ class InvokeSubgraphCache(HopSubgraphCache):
         return None
 
     def add_lazy_bwd_entry(self, identifier: str, tangent_metadata: tuple[object], gmod: GraphModule) -> int:
-        from torch.fx.offset_facts import seeing_offsets
+        from torch.fx.offset_facts import sees_storage
 
         known = self.lazy_bwd_cache.setdefault(identifier, {})
         number = len(known)
         # See Note [A body does not see storage offsets] in torch/fx/offset_facts.py.
-        seen = seeing_offsets(gmod.graph.nodes, dict(gmod.named_children()))
-        known[tangent_metadata if seen else self.tangents_anywhere or tangent_metadata] = (gmod, number)
+        anywhere = None if sees_storage(gmod) else self.tangents_anywhere
+        known[anywhere or tangent_metadata] = (gmod, number)
         return number
 
     def get_lazy_bwd_entry(

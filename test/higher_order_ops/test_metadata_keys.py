@@ -6,6 +6,7 @@ import torch._dynamo
 from torch import nn
 from torch._dynamo.testing import AotEagerAndRecordGraphs
 from torch._higher_order_ops.metadata_keys import key_of_tangents
+from torch._higher_order_ops.region_dtensors import trace_joint
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -120,3 +121,16 @@ def test_there_is_no_key_of_tangents_that_stock_treats_apart():
     dynamic = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
     symbolic = mode.from_tensor(torch.empty(5, 6), symbolic_context=dynamic)
     assert key_of_tangents([symbolic]) is None
+
+
+def test_a_symbolic_offset_is_asked_without_a_guard():
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    dynamic = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    x = mode.from_tensor(torch.empty(9, 6), symbolic_context=dynamic)
+    with mode:
+        part = x.as_strided((6,), (1,), (x.shape[0] - 5) * 6)
+    body = torch.fx.symbolic_trace(lambda x: x.sin() + 1)
+    guards = len(env.guards)
+    assert trace_joint(body, 1, [part, torch.empty(6)], (None, None), None) is None
+    assert len(env.guards) == guards

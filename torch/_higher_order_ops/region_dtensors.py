@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops.region_autocast import above_autograd
-from torch._higher_order_ops.region_metadata import OUTLINED, body_of, region_cache, sees_storage
+from torch._higher_order_ops.region_metadata import OUTLINED, body_of, region_cache
 from torch._higher_order_ops.utils import (
     _from_fun,
     _maybe_reenter_make_fx,
@@ -40,6 +40,7 @@ from torch._subclasses.functional_tensor import disable_functional_mode
 from torch.fx import GraphModule
 from torch.fx.dtensor_facts import Mesh, is_dtensor, is_mesh, make_dtensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.offset_facts import sees_storage
 
 
 # Key in the ``meta`` of a body of local tensors: the layouts of what the program's body returns.
@@ -150,24 +151,22 @@ def _traced(
     return traced
 
 
-def _sees_storage(subgraph: Any) -> bool:
-    body = body_of(subgraph)
-    return not isinstance(body, GraphModule) or sees_storage(body)
-
-
-def _offset(value: Any) -> Any:
-    """Where a tensor begins in its storage; 0 for anything else."""
-    return value.storage_offset() if isinstance(value, torch.Tensor) and value.layout is torch.strided else 0
+def _begins_elsewhere(value: Any) -> bool:
+    """Whether a tensor may not begin at 0 in its storage. To ask a symbolic offset would add a guard."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    offset = value.storage_offset()
+    return isinstance(offset, torch.SymInt) or offset != 0
 
 
 def _stand_in(value: Any) -> Any:
     """A tensor like ``value`` to trace with, of no functional class, that begins where ``value`` does."""
-    made, offset = _from_fun(value), _offset(value)
-    if isinstance(offset, int) and not offset:
+    made = _from_fun(value)
+    if not _begins_elsewhere(value):
         return made
-    storage = torch.empty(
-        offset + made.untyped_storage().nbytes() // made.element_size(), dtype=made.dtype, device=made.device
-    )
+    offset = value.storage_offset()
+    length = offset + made.untyped_storage().nbytes() // made.element_size()
+    storage = torch.empty(length, dtype=made.dtype, device=made.device)
     return storage.as_strided(made.shape, made.stride(), offset).requires_grad_(made.requires_grad)
 
 
@@ -230,7 +229,7 @@ def trace_joint(
     include and to exclude.
     """
     plain, layouts = _take_apart(operands)
-    if not any(layouts) and not (any(map(_offset, plain)) and _sees_storage(subgraph)):
+    if not any(layouts) and not (any(map(_begins_elsewhere, plain)) and sees_storage(body_of(subgraph))):
         return None
     from torch._functorch.aot_autograd import create_joint
 

@@ -15,7 +15,6 @@ With ``torch._dynamo.config.verify_region_reuse`` the body is run all the same, 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -28,14 +27,12 @@ from torch._higher_order_ops.utils import FunctionalizeCtxWrapper
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch._subclasses.plain_fake import plain_fake
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.offset_facts import seeing_offsets
+from torch.fx.offset_facts import sees_storage
 
 
 # Key in the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the indices of the
 # operands that it writes to.
 OUTLINED = "region_outlined"
-# Body -> what ``sees_storage`` found.
-_SEES_STORAGE: weakref.WeakKeyDictionary[GraphModule, bool] = weakref.WeakKeyDictionary()
 
 
 def without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[Any]:
@@ -131,16 +128,6 @@ def known_results(
         made[index] = value
     _verify(subgraph, operands, made, mode)
     return tuple(made)
-
-
-def sees_storage(body: GraphModule) -> bool:
-    """Whether an operator of a body sees where the body's operands begin in their storages.
-
-    See Note [A body does not see storage offsets] in torch/fx/offset_facts.py.
-    """
-    if body not in _SEES_STORAGE:
-        _SEES_STORAGE[body] = bool(seeing_offsets(body.graph.nodes, dict(body.named_children())))
-    return _SEES_STORAGE[body]
 
 
 def _verify(subgraph: Any, operands: tuple[Any, ...], made: list[Any], mode: FakeTensorMode | None) -> None:

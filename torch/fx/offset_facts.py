@@ -25,6 +25,7 @@ the body (regions/outline/symbols.py).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -53,6 +54,8 @@ _OPERATORS = frozenset(
     ]
 )
 _VIEWS = frozenset(["view", "view_copy"])
+# Body -> what ``sees_storage`` found.
+_SEES_STORAGE: weakref.WeakKeyDictionary[torch.fx.GraphModule, bool] = weakref.WeakKeyDictionary()
 
 
 def sees_offset(node: Node) -> bool:
@@ -81,3 +84,15 @@ def _sees_or_runs(node: Node, modules: Mapping[str, Any]) -> bool:
         return True
     bodies = [modules.get(str(operand.target)) for operand in node.all_input_nodes if is_body(operand)]
     return any(not isinstance(b, torch.fx.GraphModule) or seeing_offsets(b.graph.nodes, modules) for b in bodies)
+
+
+def sees_storage(body: Any) -> bool:
+    """Whether an operator of a body sees where the body's operands begin in their storages.
+
+    True for a body that is no graph, because its operators are not known.
+    """
+    if not isinstance(body, torch.fx.GraphModule):
+        return True
+    if body not in _SEES_STORAGE:
+        _SEES_STORAGE[body] = bool(seeing_offsets(body.graph.nodes, dict(body.named_children())))
+    return _SEES_STORAGE[body]

@@ -13,12 +13,13 @@ from typing import Any, cast
 import torch
 from torch._functorch._aot_autograd.region_seeds import SEEDS, example_of_seeds
 from torch._higher_order_ops.metadata_keys import renaming_of
-from torch._higher_order_ops.region_metadata import renamings, sees_storage
+from torch._higher_order_ops.region_metadata import renamings
 from torch._inductor import config, ir
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.regions.bodies import prepare
 from torch._inductor.regions.memory import is_aligned, rebuild, strides_of_body, substitution, translated
 from torch._inductor.virtualized import V
+from torch.fx.offset_facts import sees_storage
 
 
 @register_lowering(torch.ops.higher_order.invoke_subgraph, type_promotion_kind=None)
