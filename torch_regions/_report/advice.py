@@ -60,7 +60,7 @@ OPERATORS = {
     "RANDOM": "Draw by `dropout` or `rand`: `torch.rand(size) < p` for `bernoulli_(p)`. What is around is outlined.",
     "UNKEYABLE": "Pass plain strided tensors; subclasses, sparse and quantized ones and sparse gradients stay outside.",
     "NOT_A_TENSOR_OR_SIZE": "Instead of `dynamic=True`, mark sizes (`mark_dynamic`), or hold floats as tensors.",
-    "OTHER_STATE": "Set `sdpa_kernel` around the whole or in each layer; take `backward`, not `torch.func.grad`.",
+    "OTHER_STATE": "Set kernels and algorithms around all or in each layer; take `backward`, not `torch.func.grad`.",
     "KEEPS_CASTS": "Use `torch.autocast(..., cache_enabled=False)`.",
     "WRITES_A_LIST": "Write to the tensors one by one, or outside of the layers.",
     "BROKEN_SPAN": "Keep the whole in one layer without random operators; return values instead of writing them.",

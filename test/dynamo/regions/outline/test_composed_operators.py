@@ -50,9 +50,8 @@ def test_a_loop_of_cells_has_a_body(cell, backend):
     with torch._dynamo.config.patch(use_graph_deduplication=True):
         found = train(model, torch.compile(model, backend=backend, fullgraph=True))
     torch.testing.assert_close(found, train(model, model))
-    assert (
-        counters["graph_deduplication"]["calls"] >= STEPS - 2
-    )  # the first state is none of the cell's, and the last goes nowhere
+    # The first state is none of the cell's, and the last goes nowhere.
+    assert counters["graph_deduplication"]["calls"] >= STEPS - 2
 
 
 def attention(x):

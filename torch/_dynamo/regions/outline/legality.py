@@ -48,9 +48,7 @@ class IllegalReason(enum.Enum):
     NO_RESULT = "it is run for an effect that is not known: no result, and nothing written"
     RANDOM = "it draws random numbers, which could be others in a body"
     UNKEYABLE = "it cannot be keyed"
-    NOT_A_TENSOR_OR_SIZE = (
-        "its result is neither a tensor nor a size, nor a tuple of them: a float that may change, under dynamic=True"
-    )
+    NOT_A_TENSOR_OR_SIZE = "its result is neither a tensor nor a size, nor a tuple of them (a float if dynamic=True)"
     OTHER_STATE = "it runs under a choice of kernels, a transform or a setting that the frame did not begin with"
     KEEPS_CASTS = "autocast was asked to keep casts of weights there, and a cast may serve another operator too"
     WRITES_A_LIST = "it writes to tensors in a list, which functionalization does not find in a body"
