@@ -59,7 +59,7 @@ test-times: $(READY)
 
 # What each row of cost and speed saves of a compile and of a trace: more than an hour on a machine that is not shared.
 row-worth: $(READY)
-	$(BIN)/python -m benchmarks.row_worth --out benchmarks/results
+	$(BIN)/python -m benchmarks.row_worth --out docs/figures
 
 # A few minutes for a release that `make test` is not run for: the manifest, the decisions about each kind of guard,
 # source and value, programs of each kind, and code for CUDA.

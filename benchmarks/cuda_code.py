@@ -1,6 +1,6 @@
 """The code that Inductor writes for CUDA, overlay flat and with the flag, for ten small models: no GPU is needed.
 
-usage: python -m benchmarks.cuda_code [MODEL ...]      writes their rows in benchmarks/results/cuda_code.md
+usage: python -m benchmarks.cuda_code [MODEL ...]      writes their rows in docs/figures/cuda_code.md
 
 Each model is compiled for inference and for training on a device that is not there (test/testing/cuda_device.py). Its
 wrappers run on fake tensors, which counts launches, copies and the memory that is alive; all kernels are compiled by
@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER = ROOT / "test" / "testing" / "cuda_worker.py"
-RESULT = Path(__file__).parent / "results" / "cuda_code.md"
+RESULT = Path(__file__).parents[1] / "docs" / "figures" / "cuda_code.md"
 MODELS = ("llama", "qwen3", "gemma2", "gpt2", "opt", "bert", "vit", "t5", "whisper", "convnext")
 
 HEAD = """# Code for CUDA, with the flag and overlay flat
