@@ -182,6 +182,25 @@ def _complex_beside_a_seeded_draw(x, weights, mark):
     return x
 
 
+def _in_place(x, weights, mark):
+    """Dropout in place becomes ``bernoulli_``, which runs where it stands."""
+    layer = mark(lambda x, w: F.dropout(F.dropout(x @ w + 1, 0.3, inplace=True), 0.2) + torch.rand(8))
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
+def _under_vmap(x, weights, mark):
+    def layer(x, w):
+        same = torch.vmap(lambda row: F.dropout(row, 0.5), randomness="same")(x @ w)
+        return F.dropout(same + torch.vmap(torch.rand_like, randomness="different")(x), 0.2)
+
+    layer = mark(layer)
+    for w in weights:
+        x = layer(x, w)
+    return x
+
+
 PROGRAMS = [
     _dropout,
     _draws_around,
@@ -198,6 +217,8 @@ PROGRAMS = [
     _written_but_never_read,
     _draws_that_run_in_place,
     _complex_beside_a_seeded_draw,
+    _in_place,
+    _under_vmap,
 ]
 # Without gradients, stock's AOTAutograd refuses a checkpoint that draws.
 CASES = [(p, grad) for p in PROGRAMS for grad in (True, False) if grad or p is not _checkpoint]

@@ -7,7 +7,7 @@ seeds (Note [A body is given its seeds] in region_seeds.py). This holds for the 
 device. Others it runs where they stand (``multinomial``; ``bernoulli_`` on a CPU; complex or pinned ones), so after the
 seeds of the graph, or before them if the graph has no seed yet. A draw in a body comes after the seeds that the call is
 given. So such a draw stays outside; so does one with a generator of the program's, and attention on a GPU, whose kernel
-draws by itself.
+draws by itself. One that writes in place, and one under vmap, become operators of other kinds (``bernoulli_``).
 
 A draw stays outside, too, if nothing that the graph returns depends on it, or if ``fallback_random`` makes Inductor run
 all draws where they stand. A backend may still run a draw whose result is never read, but drops a call as a whole. It
@@ -30,7 +30,14 @@ from torch._dynamo.regions.frame import RegionCall, StampedCall
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._functorch import config as functorch_config
 from torch.fx.dtensor_facts import has_dtensor
-from torch.fx.operator_facts import OperatorClass, draws_random_numbers, operator_class, runs_its_bodies, target_name
+from torch.fx.operator_facts import (
+    OperatorClass,
+    draws_random_numbers,
+    operator_class,
+    runs_its_bodies,
+    target_name,
+    written_operands,
+)
 from torch.utils._pytree import tree_leaves
 
 
@@ -54,6 +61,8 @@ def is_free_draw(node: Node) -> bool:
     name = target_name(node)
     if name not in _FROM_SEEDS or node.kwargs.get("generator") is not None:
         return False
+    if written_operands(node):
+        return False  # dropout in place and a draw into ``out`` are others by the time that Inductor sees them
     if has_dtensor(node) or any(_is_generator(a) for a in (*node.args, *node.kwargs.values())):
         return False  # a DTensor's numbers are of a generator that the ranks share
     value = node.meta.get("example_value")

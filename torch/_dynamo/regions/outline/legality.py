@@ -25,6 +25,7 @@ import torch.fx
 from torch._dynamo.regions.outline.casts import Body, asks_to_keep, shares_cast
 from torch._dynamo.regions.outline.draws import idle_draws, is_free_draw
 from torch._dynamo.regions.outline.graph_view import GraphView
+from torch._dynamo.regions.outline.spans import vmap_spans
 from torch.fx.operator_facts import (
     OperatorClass,
     draws_random_numbers,
@@ -33,12 +34,22 @@ from torch.fx.operator_facts import (
     operator_class,
     runs_its_bodies,
     takes_gradients,
+    target_name,
     writes_a_list,
 )
 from torch.fx.traceback import MEMORY_BUDGET_ANNOTATION_KEY
 
 
 Node = torch.fx.Node
+
+# Operators composed of others, ``aten._linalg_check_errors`` among them, which has an effect. A test compares this with
+# torch's own samples of all operators.
+_CHECKS_FOR_ERRORS = frozenset(
+    {
+        *("linalg_cholesky", "linalg_inv", "inverse", "linalg_solve", "linalg_tensorinv", "linalg_tensorsolve"),
+        *("linalg_ldl_factor", "linalg_lu_factor", "linalg_matrix_power", "matrix_power"),
+    }
+)
 
 
 class IllegalReason(enum.Enum):
@@ -87,12 +98,14 @@ def illegal_nodes(
     """
     illegal: dict[int, IllegalReason] = {}
     draws = {i for i, node in enumerate(view.nodes) if draws_random_numbers(node)}
+    free = {i for i in draws if is_free_draw(view.nodes[i])}
+    free.difference_update(*(span.members for span in vmap_spans(view.nodes)))
     for i, node in enumerate(view.nodes):
         if i in view.switches.paired and is_switch(node):
             if asks_to_keep(node):
                 illegal[i] = IllegalReason.KEEPS_CASTS
             continue
-        reason = _illegal_by_state(view, i, state(node), body, i in draws)
+        reason = _illegal_by_state(view, i, state(node), body, free if i in draws else None)
         if reason := reason or _illegal_alone(node, i in view.writes, illegal_bodies):
             illegal[i] = reason
     for i in idle_draws(view, draws):
@@ -107,6 +120,14 @@ def illegal_nodes(
             illegal.setdefault(i, IllegalReason.DIFFERENTIATED_IN_GRAPH)
     _refuse_broken_spans(view, illegal)
     return illegal
+
+
+def _has_effect(node: Node) -> bool:
+    """Whether ``node`` is, or is composed of, an operator that must keep its place among others with effects.
+
+    AOTAutograd gives such an operator a token. It would learn that a body takes one by the first call, which has none.
+    """
+    return operator_class(node) is not OperatorClass.PURE or target_name(node) in _CHECKS_FOR_ERRORS
 
 
 def reads_inference_tensors(view: GraphView) -> set[int]:
@@ -131,13 +152,14 @@ def reads_inference_tensors(view: GraphView) -> set[int]:
 
 
 def _illegal_by_state(
-    view: GraphView, i: int, state: NodeState | None, body: Body, draws: bool
+    view: GraphView, i: int, state: NodeState | None, body: Body, free: set[int] | None
 ) -> IllegalReason | None:
+    """``free``: positions of the draws that are the same in a body, if this node is a draw."""
     if is_bracket(view.nodes[i]):
         return None
     if state is None:
         return IllegalReason.UNKNOWN_TARGET
-    if draws and not (state.may_draw and is_free_draw(view.nodes[i])):
+    if free is not None and not (state.may_draw and i in free):
         return IllegalReason.RANDOM
     if not state.others or not (state.attention or i in view.switches.choosing):
         return IllegalReason.OTHER_STATE
@@ -156,7 +178,7 @@ def _illegal_alone(
     if runs_its_bodies(node):
         if (reason := illegal_bodies(node)) is not None:
             return reason
-    elif operator_class(node) is not OperatorClass.PURE:
+    elif _has_effect(node):
         return IllegalReason.UNKNOWN_TARGET
     if writes and writes_a_list(node):
         return IllegalReason.WRITES_A_LIST

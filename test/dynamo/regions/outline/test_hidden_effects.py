@@ -1,0 +1,75 @@
+"""Operators that are composed of one with an effect are in no body: AOTAutograd gives such an operator a token."""
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.regions.outline.legality import _CHECKS_FOR_ERRORS
+from torch._dynamo.utils import counters
+from torch._higher_order_ops.effects import _get_effect
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Effects(TorchDispatchMode):
+    """Whether an operator with an effect was dispatched."""
+
+    found = False
+
+    def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
+        self.found = self.found or _get_effect(func) is not None
+        return func(*args, **(kwargs or {}))
+
+
+def _has_effect(info):
+    for sample in info.sample_inputs("cpu", torch.float32):
+        with Effects() as effects:
+            try:
+                info(sample.input, *sample.args, **sample.kwargs)
+            except (RuntimeError, ValueError, TypeError):
+                continue  # an operator that is not for these inputs, or not built here
+        if effects.found:
+            return True
+    return False
+
+
+def test_every_operator_of_torch_with_an_effect_inside_is_known():
+    """Of torch's own samples; linear algebra is where there are such operators."""
+    asked = [
+        info for info in op_db if any(part in info.name for part in ("linalg", "inv", "chol", "lu", "matrix", "solve"))
+    ]
+    found = {info.name.replace(".", "_") for info in asked if _has_effect(info)}
+    assert {"linalg_cholesky", "linalg_solve"} <= found
+    assert found <= _CHECKS_FOR_ERRORS
+    # The rest are names of the same operators.
+    assert _CHECKS_FOR_ERRORS - found == {"inverse", "matrix_power"}
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.linear(x).tanh()
+        definite = h.mT @ h + torch.eye(4) * 4
+        return x + torch.linalg.solve(definite, x.mT).mT.sin() + torch.linalg.cholesky(definite).cos() * 0.1
+
+
+def _step(backend, flag):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Layer() for _ in range(4)))
+    x = torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
+    with torch._dynamo.config.patch(use_graph_deduplication=flag):
+        result = torch.compile(model, backend=backend)(x)
+        result.square().sum().backward()
+    return [result.detach(), x.grad, *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_layers_with_such_operators_are_compiled(backend):
+    wanted = _step(backend, flag=False)
+    torch._dynamo.reset()
+    counters.clear()
+    torch.testing.assert_close(_step(backend, flag=True), wanted)
+    assert counters["graph_deduplication"]["operators_outlined"], "what is around them is in bodies"
