@@ -112,7 +112,9 @@ def _call(subgraph: Any, given: list[Any], operands: list[Any], symbols: dict[An
     for i in memory.mutated:
         # Readers of the old value must be realized before the call is made.
         V.graph.mark_buffer_mutated(operands[i].get_name())
-    device = next(o.get_device() for o in operands if not isinstance(o, ir.ShapeAsConstantBuffer))
+    # A body whose operands are sizes only makes its results itself.
+    devices = [o.get_device() for o in operands if not isinstance(o, ir.ShapeAsConstantBuffer)]
+    device = (devices or [layout.device for layout in memory.buffers])[0]
     call = ir.InvokeSubgraph(subgraph=subgraph, operands=operands, layout=ir.MultiOutputLayout(device=device))
     call.outputs = [
         ir.MultiOutput(translated(layout, symbols), call, [(list, i)], skip_size_stride_alignment_checks=True)
