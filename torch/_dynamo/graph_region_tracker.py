@@ -40,6 +40,7 @@ from torch._dynamo.regions.outline.identical import identical_runs
 from torch._dynamo.regions.outline.islands import autocasts_of
 from torch._dynamo.regions.outline.legality import IllegalReason, NodeState, illegal_nodes
 from torch._dynamo.regions.outline.policy import IN_GRAPH, OutliningPolicy
+from torch._ops import HigherOrderOperator
 from torch.fx.operator_facts import written_operands
 from torch.utils._ambient_state import (
     ambient_state,
@@ -159,9 +160,14 @@ class GraphRegionTracker:
         if node in self.node_to_mutated_arg_positions:
             self.node_to_mutated_arg_positions[copy] = self.node_to_mutated_arg_positions[node]
 
-    def written_operands(self, node: Node) -> list[Node]:
-        """Operands that ``node`` writes to, as its operator implies or its run on fake tensors showed."""
+    def written_operands(self, node: Node, bodies: Bodies | None = None) -> list[Node]:
+        """Operands that ``node`` writes to, as its operator implies or its run on fake tensors showed.
+
+        An operator that runs ``bodies`` is not run: Dynamo traces the bodies, and they show what it writes to.
+        """
         written = written_operands(node)
+        if isinstance(node.target, HigherOrderOperator):
+            written = written + (bodies or self.bodies).written(node)
         if indices := self.node_to_mutated_arg_positions.get(node):
             operands: list[Node] = []
             torch.fx.map_arg((node.args, node.kwargs), operands.append)
@@ -176,7 +182,7 @@ class GraphRegionTracker:
 
     def bodies_in(self, modules: Mapping[str, Any]) -> Bodies:
         """The ``Bodies`` of operators that run a body named in ``modules``."""
-        return Bodies(modules, self.view, self._states, self._state_of_node.get)
+        return Bodies(modules, self.view, self._states, self._state_of_node.get, self.written_operands)
 
     def view(self, graph: torch.fx.Graph, wanted: Iterable[Node] = (), closed: Iterable[Node] = ()) -> GraphView:
         """A ``GraphView`` of ``graph`` in its present state."""

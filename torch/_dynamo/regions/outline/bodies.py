@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch.fx
-from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, constant_key
+from torch._dynamo.regions.keys import NodeIdentity, Unkeyable, constant_key, node_storages
 from torch._dynamo.regions.outline.copies import is_copy
 from torch._dynamo.regions.outline.graph_view import GraphView
 from torch._dynamo.regions.outline.legality import IllegalReason, NodeState, illegal_nodes
@@ -69,14 +69,16 @@ class Bodies:
         view: Callable[[torch.fx.Graph], GraphView],
         states: Callable[[], Callable[[Node], NodeState | None]],
         state_of: Callable[[Node], Hashable],
+        written: Callable[[Node, Bodies], list[Node]],
     ) -> None:
         """``modules``: name -> what a ``get_attr`` node of that name stands for. ``view(graph)`` makes a ``GraphView``.
 
         ``states()(node)`` compares the state of a node with that of the frame; ``state_of(node)`` is the number of its
-        state.
+        state; ``written(node, bodies)`` are the operands that it writes to.
         """
         self._modules = modules
         self._view = view
+        self._written = written
         self._states = states
         self._state_of = state_of
         self._identity = NodeIdentity(self.key)
@@ -84,6 +86,7 @@ class Bodies:
         self._sizes: dict[str, int] = {}
         self._keys: dict[str, Hashable] = {}
         self._illegal: dict[str, IllegalReason | None] = {}
+        self._writers: dict[str, list[Node]] = {}
 
     def module(self, node: Node) -> torch.fx.GraphModule | None:
         """The body that ``node`` stands for, or None."""
@@ -103,6 +106,25 @@ class Bodies:
             nodes = module.graph.nodes if module is not None else ()
             self._sizes[name] = sum(self.size(n) for n in nodes if n.op in ("call_function", "call_method"))
         return self._sizes[name]
+
+    def written(self, node: Node) -> list[Node]:
+        """Operands of the operator ``node`` that its bodies write to: their inputs are its operands' fake tensors."""
+        if node.target is INVOKE:
+            return []  # it says itself what it writes to
+        written = {s for n in self.writers(node) for operand in self._written(n, self) for s in node_storages(operand)}
+        return [n for n in node.all_input_nodes if written.intersection(node_storages(n))]
+
+    def writers(self, node: Node) -> list[Node]:
+        """The operators in the bodies of the operator ``node`` that write to something."""
+        return [writer for operand in node.all_input_nodes if is_body(operand) for writer in self._writers_in(operand)]
+
+    def _writers_in(self, node: Node) -> list[Node]:
+        name = str(node.target)
+        if name not in self._writers:
+            module = self.module(node)
+            nodes = [n for n in module.graph.nodes if n.op != "output"] if module is not None else []
+            self._writers[name] = [n for n in nodes if self._written(n, self)]
+        return self._writers[name]
 
     def illegal(self, node: Node) -> IllegalReason | None:
         """Why the bodies of the operator ``node`` may not be in a region, or None."""

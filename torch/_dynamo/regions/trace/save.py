@@ -107,10 +107,12 @@ def _writes(tx: InstructionTranslatorBase, call: RegionCall, outside: set[int]) 
     Raises CannotReuse if a write may change more of a tensor than its memory: its shape, or how autograd records it.
     """
     written: set[int] = set()
+    tracker = tx.output.region_tracker
+    bodies = tracker.bodies_in(tx.output.nn_modules)
     for node in call.nodes:
-        for operand in tx.output.region_tracker.written_operands(node):
+        for operand in tracker.written_operands(node, bodies):
             found = outside.intersection(value_storages(operand.meta.get("example_value")))
-            if found and not writes_memory_only(node):
+            if found and not all(map(writes_memory_only, [node, *bodies.writers(node)])):
                 raise CannotReuse(ReuseMissReason.WRITES_A_TENSOR, f"{node} writes to {operand}")
             written |= found
     indices = []
