@@ -139,7 +139,8 @@ def constant_key(value: Any, leaf: Callable[[Any], Hashable] | None = None) -> H
     if is_placement(value):
         return (kind, value)
     if issubclass(kind, enum.Enum):
-        return (kind, object.__getattribute__(value, "_name_"))  # an enum class may define its own `name`
+        # An enum class may define its own `name`, and a combination of flags has none.
+        return (kind, object.__getattribute__(value, "_name_") or Same(value))
     if kind is slice:
         return (slice, *(constant_key(v, leaf) for v in (value.start, value.stop, value.step)))
     if kind is range:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import operator
+import types
 from typing import Any
 
 from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, note_check, note_identity, note_text
 from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.functions import UserMethodVariable
 
 from torch_regions.overlay import replaces, stock
 
 
 # Types of constants of which equal ones may be different objects.
 _COMPARED_BY_VALUE = (int, float, complex, str, bytes)
+_COMPARISONS = frozenset((operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge))
+_HIDING = (types.MethodType, types.CellType)
 
 
 def _is_of_equals(args: list[Any]) -> bool:
@@ -21,6 +25,17 @@ def _is_of_equals(args: list[Any]) -> bool:
     if len(values) < 2 or type(values[0]) is not type(values[1]):
         return False
     return any(type(values[0]) is each for each in _COMPARED_BY_VALUE) and bool(values[0] == values[1])
+
+
+def _compares_hidden(fn: Any, args: list[Any]) -> bool:
+    """Whether ``fn`` compares methods or cells: Dynamo guards neither what methods are bound to nor what cells hold."""
+    return fn in _COMPARISONS and any(map(_hides, args))
+
+
+def _hides(tracker: Any) -> bool:
+    known = tracker.unwrap()
+    kind = type(getattr(known, "value", None))
+    return isinstance(known, UserMethodVariable) or any(kind is each for each in _HIDING)
 
 
 def _held(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -39,6 +54,8 @@ def call_function(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -
     # Not so for id(): Dynamo guards the identity of an object with a source, and makes up a number for any other.
     if TRACE_EVENTS and self.fn in (operator.is_, operator.is_not) and _is_of_equals(args):
         note_identity(self.fn.__name__)
+    if TRACE_EVENTS and _compares_hidden(self.fn, args):
+        note_identity(f"{self.fn.__name__} of methods or cells")
     return found
 
 

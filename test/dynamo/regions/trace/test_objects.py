@@ -18,8 +18,8 @@ from torch._dynamo.regions.trace.objects import (
     length_of,
     modules_of,
     own_attributes,
-    unguarded_state,
 )
+from torch._dynamo.regions.trace.unguarded import unguarded_state
 
 
 class Loud:

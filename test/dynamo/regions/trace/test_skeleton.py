@@ -10,10 +10,11 @@ import torch
 import torch._dynamo
 from torch._dynamo import source as sources
 from torch._dynamo.regions.trace.guard_facts import GuardFact, is_implied
-from torch._dynamo.regions.trace.objects import attribute_of, unguarded_state
+from torch._dynamo.regions.trace.objects import attribute_of
 from torch._dynamo.regions.trace.plan import _class_of_holder
 from torch._dynamo.regions.trace.skeleton import _KINDS, skeleton_of
 from torch._dynamo.regions.trace.sources import field_names
+from torch._dynamo.regions.trace.unguarded import unguarded_state
 
 
 OLD = sources.LocalSource("old")

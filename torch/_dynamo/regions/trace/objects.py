@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import collections
-import functools
 import gc
 import types
 from collections.abc import Hashable, Iterable, Iterator, Set
@@ -17,9 +16,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.regions.keys import constant_key
-from torch._dynamo.regions.trace.function_code import code_of
-from torch._dynamo.regions.trace.module_hooks import is_dict_of_hooks, is_filled, values_of
-from torch.fx.dtensor_facts import Mesh, dtensor_properties, is_mesh
+from torch.fx.dtensor_facts import dtensor_properties
 
 
 MISSING: Any = object()
@@ -62,10 +59,10 @@ _FINDS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 def own_attributes(value: Any) -> Any:
     """The ``__dict__`` of ``value``; None if it has none, or if its class has another one there."""
-    return None if has_own_dict(type(value)) else _own_attributes(value)
+    return None if has_own_dict(type(value)) else own_dict(value)
 
 
-def _own_attributes(value: Any) -> Any:
+def own_dict(value: Any) -> Any:
     try:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -84,13 +81,13 @@ def of_class(kind: Any, name: str) -> Any:
 
 
 # The namespace of a class; the descriptor itself, because it is read often.
-_namespace_of: Any = type.__dict__["__dict__"].__get__
+namespace_of: Any = type.__dict__["__dict__"].__get__
 
 
 def find_in_class(kind: Any, name: str) -> Any:
     """The raw entry ``name`` of a class or the first of its bases that has it; ``MISSING`` if none does."""
     for base in of_class(kind, "__mro__"):
-        found = _namespace_of(base).get(name, MISSING)
+        found = namespace_of(base).get(name, MISSING)
         if found is not MISSING:
             return found
     return MISSING
@@ -323,60 +320,12 @@ def base_constant(value: Any) -> Hashable:
 
 
 _ID_OF_STR = frozenset({id(str)})
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_forward_hooks_always_called",
-)
-_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 def keys_key(keys: Iterable[Any]) -> Hashable:
     """Key of a container's keys: strings by value, other constants by type and value, anything else by identity."""
     found = tuple(keys)
     return found if _are(found, _ID_OF_STR) else tuple(exact_key(key) or id(key) for key in found)
-
-
-# What Dynamo reads of a cached function without a guard.
-_NAMED = ("__name__", "__qualname__", "__doc__", "__module__")
-
-
-def unguarded_state(value: Any) -> Hashable:
-    """What tracing may read of an object without a guard: class, own attributes, keys, hooks, absent parameters.
-
-    The result holds ids, so it is valid only while ``value`` is alive.  Raises RunsCode if only the program's code
-    could tell, but for a class that ``has_own_dict``: its code runs.
-    """
-    kind = type(value)
-    if issubclass(kind, (type, types.ModuleType)):
-        return id(kind)  # their guards compare the object itself
-    if kind is dict:  # most are
-        return id(kind), None, keys_key(value)
-    if is_mesh(value):
-        return id(kind), Mesh(value)  # torch's guard does not compare the groups
-    own = _own_attributes(value)
-    names = tuple(own) if own is not None else None
-    if names and issubclass(kind, torch.Tensor):
-        names = tuple(name for name in names if not name.startswith("_dynamo_"))  # Dynamo adds these while it traces
-    if issubclass(kind, (dict, set, frozenset)):
-        # In order, since no guard compares the order; a key that is no constant is compared by identity.
-        return id(kind), names, keys_key(keys_of(value))
-    if kind is functools._lru_cache_wrapper:
-        return id(kind), names, tuple(exact_key(name) or id(name) for name in map(own.get, _NAMED))
-    if not issubclass(kind, torch.nn.Module) or own is None:
-        return id(kind), names
-    held = [(name, own[name]) for name in _HOOKS if is_filled(own.get(name))]
-    hooks = tuple(
-        # Note [Module hooks by their code]
-        (name, *map(code_of if is_dict_of_hooks(value, name) else id, values_of(of_name)))
-        for name, of_name in held
-    )
-    parts = [(name, own[name]) for name in _PARTS if is_filled(own.get(name))]
-    absent = [(name, n) for n, (_, of_name) in enumerate(parts) for name, part in dict.items(of_name) if part is None]
-    return id(kind), names, hooks, tuple([(name, keys_key(dict.keys(of_name))) for name, of_name in parts]), *absent
 
 
 def is_empty_ordered_dict(value: Any) -> bool:

@@ -25,7 +25,6 @@ from torch._dynamo.regions.trace.objects import (
     is_exact,
     item_of,
     own_attributes,
-    unguarded_state,
 )
 from torch._dynamo.regions.trace.skeleton import Skeleton, skeleton_of
 from torch._dynamo.regions.trace.sources import Step, step_of
@@ -38,6 +37,7 @@ from torch._dynamo.regions.trace.substitution import (
     is_found_in_class,
     is_in_class,
 )
+from torch._dynamo.regions.trace.unguarded import unguarded_state
 from torch._guards import ChainedSource, Source
 
 

@@ -12,8 +12,9 @@ import torch.fx
 from torch._dynamo.regions.keys import Unkeyable, constant_key, data_symbols, hidden_key, object_key, tensor_key
 from torch._dynamo.regions.outcomes import CannotReuse, ReuseMissReason
 from torch._dynamo.regions.renamed import SYMBOLIC
-from torch._dynamo.regions.trace.objects import RunsCode, has_own_dict, of_class, unguarded_state
+from torch._dynamo.regions.trace.objects import RunsCode, has_own_dict, of_class
 from torch._dynamo.regions.trace.substitution import Resolver
+from torch._dynamo.regions.trace.unguarded import unguarded_state
 from torch._dynamo.source import AttrSource, ClosureSource, GetItemSource
 from torch._guards import Source
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
