@@ -264,12 +264,14 @@ SYSTEMS = (
         "Calls with missing gradients, autocast and DTensors",
         "A result without a gradient leaves what leads to it out of the backward, as in the flat program. A body runs "
         "under the autocast of its calls. A call that takes DTensors is one on local tensors below autograd, which "
-        "records it on DTensors. A body that writes to operands may write by operators composed of others.",
+        "records it on DTensors. A body that writes to operands may write by operators composed of others. What a call "
+        "saves for its backward is what it took, whatever the frame writes to it later.",
         (
             "torch._higher_order_ops.missing_gradients",
             "torch._higher_order_ops.region_autocast",
             "torch._higher_order_ops.region_dtensors",
             "torch._higher_order_ops.composed_writes",
+            "torch._higher_order_ops.saved_operands",
         ),
         (
             "dynamo/regions/trace/test_dtensors",
@@ -277,6 +279,7 @@ SYSTEMS = (
             "higher_order_ops/test_region_autocast",
             "higher_order_ops/test_region_dtensors",
             "higher_order_ops/test_composed_writes",
+            "higher_order_ops/test_saved_operands",
         ),
     ),
     System(

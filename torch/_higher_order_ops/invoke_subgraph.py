@@ -132,9 +132,15 @@ def trace_joint_graph_as_bwd(
 @replaces("InvokeSubgraphAutogradOp.forward")
 @staticmethod
 def _forward(ctx: Any, subgraph: Any, identifier: str, output_metadata: Any, *operands: Any) -> Any:
+    from torch._higher_order_ops.region_metadata import body_of
+    from torch._higher_order_ops.saved_operands import save_what_was_taken
+
     ctx.set_materialize_grads(False)
     forward = stock("torch._higher_order_ops.invoke_subgraph:InvokeSubgraphAutogradOp.forward")
-    return forward(ctx, subgraph, identifier, output_metadata, *operands)
+    results = forward(ctx, subgraph, identifier, output_metadata, *operands)
+    # See Note [A call saves what it took]
+    save_what_was_taken(ctx, body_of(subgraph), operands)
+    return results
 
 
 @replaces("InvokeSubgraphAutogradOp.backward")

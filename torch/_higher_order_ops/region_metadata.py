@@ -33,6 +33,8 @@ from torch.fx.offset_facts import sees_storage
 # Key in the ``meta`` of a body that Dynamo has cut out of its graph, which returns fresh memory: the indices of the
 # operands that it writes to.
 OUTLINED = "region_outlined"
+# The same for the operands of which it makes copies first, and which the frame's graph writes to behind the call.
+COPIED = "region_copied"
 
 
 def without_guards(mode: FakeTensorMode) -> contextlib.AbstractContextManager[Any]:

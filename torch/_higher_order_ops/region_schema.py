@@ -99,6 +99,8 @@ def _is_traced(body: torch.fx.GraphModule, seen: list[Any]) -> bool:
         if node.op == "placeholder":
             taken.append(_operand(node.meta.get("val")))
         elif node.op != "output":
+            if node.target is operator.getitem and not node.users:
+                continue  # It has no value if the operator was not asked for that gradient, of a bias which is None.
             known = isinstance(node.target, OpOverload) or node.target is operator.getitem
             if node.op != "call_function" or not known or "val" not in node.meta:
                 return False

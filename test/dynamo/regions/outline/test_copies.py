@@ -284,7 +284,7 @@ def _calls(graph):
     return graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
 
 
-def test_the_input_is_copied_for_the_call_and_back_behind_it():
+def test_the_input_is_copied_in_the_body_and_written_behind_the_call():
     class Small(nn.Module):
         def __init__(self):
             super().__init__()
@@ -303,9 +303,8 @@ def test_the_input_is_copied_for_the_call_and_back_behind_it():
     assert copy.target == "clone" and copy.args[0].op == "placeholder"
     assert body.graph.output_node().args[0][-1] is copy
     for call in (first, second):
-        given = [n for n in call.args if isinstance(n, torch.fx.Node) and copies.is_copy(n)]
         (write,) = (n for n in graph.graph.nodes if n.target == "copy_" and n.args[1].args[0] is call)
-        assert [n.args[0] for n in given] == [write.args[0]] and write.args[0].op == "placeholder"
+        assert write.args[0] in call.args and write.args[0].op == "placeholder"
         assert write.args[1].args[1] == len(body.graph.output_node().args[0]) - 1
 
 

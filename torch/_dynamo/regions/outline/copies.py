@@ -12,8 +12,9 @@ A backward must not need such an input: it would find what the forward has writt
 
 - no value that is computed from it requires grad (``_touching``). A norm in training is the exception: it computes with
   the statistics of the batch;
-- every call that takes it is given a copy, also a call that only reads it: autograd saves all operands of a call, and
-  checks their versions. (Inductor removes the copies.) Nothing takes a view of the input;
+- autograd saves all operands of a call, and checks their versions. A call that writes to a copy saves what it took
+  otherwise: Note [A call saves what it took]. One that only reads the input is given a copy. Nothing takes a view of
+  the input;
 - ``batch_norm`` saves its statistics, too, and writes to them without incrementing their version; ``copy_`` increments
   it. So if an operator hides its write to an input, only such operators touch it, and those that stay in the graph are
   given copies (``copy_for_the_rest``);

@@ -25,7 +25,7 @@ from torch._dynamo.regions.outline.graph_view import inputs_of
 from torch._dynamo.regions.outline.names import GivenNames, name_outside
 from torch._dynamo.regions.outline.symbols import taken_as
 from torch._higher_order_ops.region_autocast import enter, is_entered, leave
-from torch._higher_order_ops.region_metadata import OUTLINED
+from torch._higher_order_ops.region_metadata import COPIED, OUTLINED
 from torch.fx.operator_facts import is_body
 
 
@@ -84,7 +84,7 @@ class Outliner:
             module.graph = body
             for each, inner in called.items():
                 module.add_module(each, inner)
-        module.meta[OUTLINED] = tuple(written)
+        module.meta[OUTLINED], module.meta[COPIED] = tuple(written), tuple(copied)
         if options is not None:
             module.meta["nested_region_config"] = options
         name = self.names[whole] = self._install("subgraph", module)
@@ -168,7 +168,8 @@ class Outliner:
         written = [operands[index] for index in self.copied[name]]
         taken = [*operands]
         for index in self.tracker.copied.of(operands) if self.tracker.copied is not None else ():
-            (taken[index],) = copy_inputs(graph, [operands[index]])
+            if index not in self.copied[name]:  # Note [A call saves what it took]
+                (taken[index],) = copy_inputs(graph, [operands[index]])
         call = graph.call_function(torch.ops.higher_order.invoke_subgraph, (body, name, *taken))
         examples = [*(m["example_value"] for m in result_metas), *map(example_of_copy, written)]
         call.meta = {**meta, "example_value": tuple(examples)}
