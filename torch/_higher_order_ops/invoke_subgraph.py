@@ -202,7 +202,7 @@ def mark_compile_region(
     a static or class method stays one. A generator function is returned unmarked, with a warning, because its body runs
     in pieces, between pieces of its caller.
 
-    Raises TypeError if ``fn`` is not callable.
+    Raises TypeError if ``fn`` is not callable, or ``max_reuse_entries`` is no integer.
     """
     if fn is None:
         return lambda later: mark_compile_region(later, options, max_reuse_entries, reuse_hash_fn)
@@ -213,6 +213,8 @@ def mark_compile_region(
         return type(fn)(mark_compile_region(fn.__func__, options, max_reuse_entries, reuse_hash_fn))
     if not callable(fn):
         raise TypeError(f"nested_compile_region marks a callable, not {fn!r}; put it on a function, method or module")
+    if not isinstance(max_reuse_entries, int):
+        raise TypeError(f"max_reuse_entries is a number of traces that are kept, not {max_reuse_entries!r}")
     if _runs_piecemeal(fn):
         warnings.warn(
             f"nested_compile_region leaves {fn!r} unmarked: generators and coroutines run a piece at a time;"
@@ -220,9 +222,15 @@ def mark_compile_region(
             stacklevel=2,
         )
         return fn
-    while hasattr(fn, "__marked_compile_region_fn__"):
+    while _is_mark(fn):
         fn = fn.__marked_compile_region_fn__
     return _mark(fn, options, max_reuse_entries, reuse_hash_fn)
+
+
+def _is_mark(fn: Any) -> bool:
+    """Whether ``fn`` is what a mark has returned.  functools.wraps gives a mark's attributes to what wraps it."""
+    code = getattr(fn, "__code__", None) if isinstance(fn, types.FunctionType) else None
+    return code is not None and (code.co_filename, code.co_firstlineno) == _CODE_OF_MARKS
 
 
 def _runs_piecemeal(fn: Any) -> bool:
@@ -256,6 +264,12 @@ def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> 
     return marked
 
 
+_CODE_OF_MARKS = (
+    _mark.__code__.co_filename,
+    next(const.co_firstlineno for const in _mark.__code__.co_consts if isinstance(const, types.CodeType)),
+)
+
+
 def _code_of_mark(fn: Any, code: types.CodeType) -> types.CodeType:
     """The code object of a mark of ``fn``, for when Dynamo does not inline the mark but compiles it as a frame.
 
@@ -273,6 +287,10 @@ def _code_of_mark(fn: Any, code: types.CodeType) -> types.CodeType:
 
 
 def _mark_while_tracing(fn: Any) -> Any:
+    if not callable(fn):
+        raise TypeError("nested_compile_region marks a callable; put it on a function, method or module")
+
+    @functools.wraps(fn)
     def region(*args: Any, **kwargs: Any) -> Any:
         return invoke_subgraph_placeholder(fn, *args, **kwargs)
 

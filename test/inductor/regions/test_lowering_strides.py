@@ -9,6 +9,7 @@ import torch
 from torch._inductor import fx_utils
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.regions import lowering
+from torch._inductor.utils import fresh_cache
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
@@ -78,3 +79,34 @@ def test_a_call_is_compiled_for_the_strides_of_its_body():
         graph.current_node = call
         with lowering.V.set_graph_handler(graph):
             assert lowering._example_operands(subgraph) == [taken.meta["val"]]
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x).sin() * 0.5 + x.cos()
+
+
+def _sums_of_columns(layers, x):
+    """The gradient of each layer's result is an expanded row, but for one, to which another is added."""
+    for k, layer in enumerate(layers):
+        y = layer(x)
+        x = y.sum(0, keepdim=True).expand(4, 4) + (k == 2) * y
+    return x.sum()
+
+
+def test_a_gradient_that_the_body_takes_expanded_is_expanded():
+    found = []
+    for flag in (False, True):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        layers = torch.nn.ModuleList(Layer() for _ in range(5))
+        x = torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
+        with torch._dynamo.config.patch(use_graph_deduplication=flag), fresh_cache():
+            torch.compile(_sums_of_columns)(layers, x).backward()
+        found.append([x.grad, *(p.grad for p in layers.parameters())])
+    torch.testing.assert_close(*found)
+    torch._dynamo.reset()

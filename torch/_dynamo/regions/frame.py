@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch.fx
@@ -73,7 +73,7 @@ class RegionCall:
     # The options of nested_compile_region that the body is compiled with, or None.
     options: Any = None
     # What nested_compile_region's reuse_hash_fn returned, or None: calls with equal keys share one body.
-    key: int | None = None
+    key: Hashable = None
     graph: torch.fx.Graph | None = None
     # The call's operators in program order, including those of inner calls.
     nodes: list[Node] = dataclasses.field(default_factory=list)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.exc import ObservedException, Unsupported
 from torch._dynamo.regions.frame import FRAME, RegionCall, defined_at
+from torch._dynamo.regions.keys import Same
 from torch._dynamo.regions.release import bound_to
 from torch._dynamo.regions.source_names import name_of_source
 from torch._dynamo.regions.stack_room import call_with_room
@@ -51,8 +52,8 @@ def _place(tx: InstructionTranslatorBase) -> str:
 
 def _key(
     tx: InstructionTranslatorBase, mark: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-) -> int | None:
-    """The result of the mark's reuse_hash_fn on the arguments; None without one, or if it is no constant integer.
+) -> tuple[Same, int] | None:
+    """The mark's reuse_hash_fn and its result on the arguments; None without one, or if that is no constant integer.
 
     The function is traced with its guards: its reads decide which body is called, so a change of these must recompile.
     """
@@ -65,7 +66,7 @@ def _key(
     try:
         found = UserFunctionVariable(hash_fn, source=source).call_function(tx, args, kwargs).realize()
         if type(found) is ConstantVariable and type(found.value) is int:
-            return found.value
+            return Same(hash_fn), found.value  # the numbers of another mark's function mean something else
         why = f"it returned {found}"
     except (ObservedException, Unsupported, AssertionError) as e:
         why = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"

@@ -92,12 +92,20 @@ def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) ->
         if _is_tensor_operand(operand, like):
             strides = strides_of_body(like, symbols)
             if not _has_strides(operand, strides):
-                operand = ir.ExternKernel.require_exact_strides(operand, strides)
+                operand = _with_strides(operand, strides)
             if index in subgraph.region_memory.aligned and not is_aligned(operand):
                 copied = ir.ExternKernel.copy_input(operand)
                 operand = ir.ExternKernel.require_exact_strides(copied, strides)
         constrained.append(operand)
     return constrained
+
+
+def _with_strides(operand: Any, strides: Any) -> Any:
+    if all(stride != 0 for stride in strides):
+        return ir.ExternKernel.require_exact_strides(operand, strides)
+    # Stock makes an expanded operand out of one that is boxed, and only where it is no operand yet.
+    boxed = operand if isinstance(operand, ir.TensorBox) else ir.TensorBox(operand)
+    return ir.InvokeSubgraph.realize_input(ir.ExternKernel.require_exact_strides(boxed, strides))
 
 
 def _has_strides(operand: Any, strides: Any) -> bool:
