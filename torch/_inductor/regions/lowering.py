@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch._functorch._aot_autograd.region_seeds import SEEDS, example_of_seeds
 from torch._higher_order_ops.metadata_keys import renaming_of
-from torch._higher_order_ops.region_metadata import renamings
+from torch._higher_order_ops.region_metadata import calls_with_bodies, renamings
 from torch._inductor import config, ir
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.regions.bodies import prepare
@@ -49,9 +49,30 @@ def _example_operands(subgraph: Any) -> list[Any]:
     """The operands of the call being lowered, as fake tensors with eager strides; seeds as the body takes them."""
     taken = subgraph.graph_module.graph.find_nodes(op="placeholder")
     values = _values_of_operands(subgraph, [placeholder.meta.get("val") for placeholder in taken])
+    values = [_expanded_in_all(subgraph, index, value) for index, value in enumerate(values)]
     if any(SEEDS in placeholder.meta for placeholder in taken):
         values = [example_of_seeds(t) if SEEDS in t.meta else value for t, value in zip(taken, values, strict=True)]
     return values
+
+
+def _expanded_in_all(subgraph: Any, index: int, value: Any) -> Any:
+    """``value``, an example of an operand; a dense one if the operand has the same rows in this call, but not in all.
+
+    Where rows are the same is metadata that passes change, call by call.
+    """
+    if not isinstance(value, torch.Tensor) or not (dims := _expanded_dims(value)):
+        return value
+    bodies = ((call, body) for call, _, body in calls_with_bodies(V.graph.module) if body is subgraph.graph_module)
+    operands = (call.args[2 + index] for call, _ in bodies)
+    others = [operand.meta.get("val") for operand in operands if isinstance(operand, torch.fx.Node)]
+    if others and all(isinstance(other, torch.Tensor) and dims <= _expanded_dims(other) for other in others):
+        return value
+    return value.new_empty(value.shape)
+
+
+def _expanded_dims(value: torch.Tensor) -> set[int]:
+    numbers = zip(value.shape, value.stride(), strict=True)
+    return {k for k, (size, stride) in enumerate(numbers) if type(stride) is int and stride == 0 and size != 1}
 
 
 def _values_of_operands(subgraph: Any, taken: list[Any]) -> list[Any]:
