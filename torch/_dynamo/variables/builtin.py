@@ -33,6 +33,8 @@ def _compares_hidden(fn: Any, args: list[Any]) -> bool:
 
 
 def _hides(tracker: Any) -> bool:
+    if not tracker.is_realized():
+        return False  # to look would be to read it
     known = tracker.unwrap()
     kind = type(getattr(known, "value", None))
     return isinstance(known, UserMethodVariable) or any(kind is each for each in _HIDING)
