@@ -24,9 +24,6 @@ def plain(x):
     return (x.sin() + x.cos()).tanh()
 
 
-plain.scale = 3.0
-
-
 def _doubles(function):
     @functools.wraps(function)
     def doubled(x):
@@ -70,18 +67,6 @@ def test_a_bound_method_that_is_marked_may_be_marked_again():
     held.scale = 2.0
     step = mark(held.step)
     torch.testing.assert_close(torch.compile(lambda x: step(step(x)), backend="eager")(X), step(step(X)))
-
-
-def test_a_mark_that_is_made_while_tracing_has_the_functions_name_and_attributes():
-    def program(x):
-        step = mark(plain)
-        for _ in range(2):
-            x = step(x)
-        return x * step.scale, step.__name__
-
-    got, name = torch.compile(program, backend="eager", fullgraph=True)(X)
-    torch.testing.assert_close(got, program(X)[0])
-    assert name == "plain"
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,6 @@ def _mark_while_tracing(fn: Any) -> Any:
     if not callable(fn):
         raise TypeError("nested_compile_region marks a callable; put it on a function, method or module")
 
-    @functools.wraps(fn)
     def region(*args: Any, **kwargs: Any) -> Any:
         return invoke_subgraph_placeholder(fn, *args, **kwargs)
 
