@@ -112,7 +112,7 @@ def _without_sources(value: Any, kind: Any) -> Hashable:
         # The program may get another such object each time.
         return value.__name__, exact_key(value.__self__) or Same(value.__self__)
     written_in_c, slots = _class_in_c(kind), _slots_set(value, kind)
-    if id(written_in_c) in _OF_PARTS:
+    if id(written_in_c) in _OF_PARTS or issubclass(kind, torch.Tensor):  # DTensor has a ``__new__`` written in C
         return slots
     if id(written_in_c) in _OF_CONSTANTS:
         # Dynamo takes it for a constant, and computes with it by methods of the program's, which may read attributes.
