@@ -9,6 +9,7 @@ from typing import Any
 from torch._dynamo.regions.trace.events import RECORDERS, TRACE_EVENTS, note_check, note_identity, note_text
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.functions import UserMethodVariable
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from torch_regions.overlay import replaces, stock
 
@@ -36,8 +37,9 @@ def _hides(tracker: Any) -> bool:
     if not tracker.is_realized():
         return False  # to look would be to read it
     known = tracker.unwrap()
-    kind = type(getattr(known, "value", None))
-    return isinstance(known, UserMethodVariable) or any(kind is each for each in _HIDING)
+    if not isinstance(known, UserDefinedObjectVariable):
+        return isinstance(known, UserMethodVariable)
+    return any(type(known.value) is each for each in _HIDING)
 
 
 def _held(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
