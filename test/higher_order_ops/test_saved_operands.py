@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch._dynamo
 from functorch.compile import make_boxed_func
+from testing.training_steps import train
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
@@ -41,16 +42,8 @@ class Model(nn.Module):
 
 
 def _steps(shared, backend, flag):
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    model = Model(shared)
-    x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
-    with torch._dynamo.config.patch(use_graph_deduplication=flag):
-        step = torch.compile(model, backend=backend)
-        for _ in range(2):
-            result = step(x)
-            result.square().sum().backward()
-    return [result.detach(), x.grad, *(p.grad for p in model.parameters()), *model.buffers()]
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    return train(lambda: Model(shared), x, backend, flag, steps=2)
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -229,8 +229,8 @@ def mark_compile_region(
 
 def _is_mark(fn: Any) -> bool:
     """Whether ``fn`` is what a mark has returned.  functools.wraps gives a mark's attributes to what wraps it."""
-    code = getattr(fn, "__code__", None) if isinstance(fn, types.FunctionType) else None
-    return code is not None and (code.co_filename, code.co_firstlineno) == _CODE_OF_MARKS
+    own = vars(fn) if isinstance(fn, types.FunctionType) else {}
+    return "__marked_compile_region_fn__" in own and own.get("__wrapped__") is own["__marked_compile_region_fn__"]
 
 
 def _runs_piecemeal(fn: Any) -> bool:
@@ -262,12 +262,6 @@ def _mark(fn: Any, options: Any, max_reuse_entries: int, reuse_hash_fn: Any) -> 
     marked.__marked_compile_region_max_reuse_entries__ = max_reuse_entries
     marked.__marked_compile_region_reuse_hash_fn__ = reuse_hash_fn
     return marked
-
-
-_CODE_OF_MARKS = (
-    _mark.__code__.co_filename,
-    next(const.co_firstlineno for const in _mark.__code__.co_consts if isinstance(const, types.CodeType)),
-)
 
 
 def _code_of_mark(fn: Any, code: types.CodeType) -> types.CodeType:

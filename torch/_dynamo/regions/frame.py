@@ -72,7 +72,7 @@ class RegionCall:
     stack_trace: str | None = None
     # The options of nested_compile_region that the body is compiled with, or None.
     options: Any = None
-    # What nested_compile_region's reuse_hash_fn returned, or None: calls with equal keys share one body.
+    # nested_compile_region's reuse_hash_fn and what it returned, or None: calls with equal keys share one body.
     key: Hashable = None
     graph: torch.fx.Graph | None = None
     # The call's operators in program order, including those of inner calls.

@@ -116,7 +116,7 @@ def _constrained(subgraph: Any, operands: list[Any], symbols: dict[Any, Any]) ->
                 operand = _with_strides(operand, strides)
             if index in subgraph.region_memory.aligned and not is_aligned(operand):
                 copied = ir.ExternKernel.copy_input(operand)
-                operand = ir.ExternKernel.require_exact_strides(copied, strides)
+                operand = _with_strides(copied, strides)
         constrained.append(operand)
     return constrained
 

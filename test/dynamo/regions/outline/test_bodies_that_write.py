@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch._dynamo
+from testing.training_steps import train
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
@@ -78,15 +79,7 @@ class Model(nn.Module):
         return x
 
 
-def _run(layer, backend, flag):
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    model = Model(layer)
-    x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
-    with torch._dynamo.config.patch(use_graph_deduplication=flag):
-        result = torch.compile(model, backend=backend)(x)
-        result.square().sum().backward()
-    return [result.detach(), x.grad, model.seen, *(p.grad for p in model.parameters())]
+X = torch.linspace(-1, 1, 12).view(3, 4)
 
 
 # The eager backend runs the write again where the checkpoint is recomputed, as eager does, and raises as eager does not.
@@ -94,7 +87,7 @@ def _run(layer, backend, flag):
     ("layer", "backend"), [(Writes, "eager"), (Writes, "aot_eager"), (Writes, "inductor"), (Stores, "aot_eager")]
 )
 def test_what_a_body_writes_to_is_known(layer, backend):
-    wanted = _run(layer, backend, flag=False)
+    wanted = train(lambda: Model(layer), X, backend, flag=False)
     counters.clear()
-    torch.testing.assert_close(_run(layer, backend, flag=True), wanted)
+    torch.testing.assert_close(train(lambda: Model(layer), X, backend, flag=True), wanted)
     assert counters["graph_deduplication"]["operators_outlined"], "the rest of the layers is in bodies"

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 import torch._dynamo
+from testing.training_steps import train
 from torch import nn
 from torch._dynamo.regions.outline.legality import _CHECKS_FOR_ERRORS
 from torch._dynamo.utils import counters
@@ -62,20 +63,14 @@ class Layer(nn.Module):
         return x + torch.linalg.solve(definite, x.mT).mT.sin() + torch.linalg.cholesky(definite).cos() * 0.1
 
 
-def _step(backend, flag):
-    torch.manual_seed(0)
-    model = nn.Sequential(*(Layer() for _ in range(4)))
-    x = torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
-    with torch._dynamo.config.patch(use_graph_deduplication=flag):
-        result = torch.compile(model, backend=backend)(x)
-        result.square().sum().backward()
-    return [result.detach(), x.grad, *(p.grad for p in model.parameters())]
+def _model():
+    return nn.Sequential(*(Layer() for _ in range(4)))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_layers_with_such_operators_are_compiled(backend):
-    wanted = _step(backend, flag=False)
-    torch._dynamo.reset()
+    x = torch.linspace(-1, 1, 16).view(4, 4)
+    wanted = train(_model, x, backend, flag=False)
     counters.clear()
-    torch.testing.assert_close(_step(backend, flag=True), wanted)
+    torch.testing.assert_close(train(_model, x, backend, flag=True), wanted)
     assert counters["graph_deduplication"]["operators_outlined"], "what is around them is in bodies"

@@ -55,10 +55,8 @@ _BOUND = frozenset(map(id, (types.BuiltinFunctionType, types.MethodWrapperType))
 _OF_PARTS = frozenset(
     id(kind)
     for kind in (
-        *(object, list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict),
-        *(collections.deque, types.MappingProxyType, types.SimpleNamespace),
-        *(types.FunctionType, types.MethodType, types.CellType, functools.partial, weakref.ref),
-        torch._C.TensorBase,
+        *(object, list, tuple, collections.deque, types.MappingProxyType, types.SimpleNamespace),
+        *(types.CellType, functools.partial, weakref.ref),
         *((np.ndarray, np.generic) if np is not None else ()),
     )
 )
@@ -112,7 +110,7 @@ def _without_sources(value: Any, kind: Any) -> Hashable:
         # The program may get another such object each time.
         return value.__name__, exact_key(value.__self__) or Same(value.__self__)
     written_in_c, slots = _class_in_c(kind), _slots_set(value, kind)
-    if id(written_in_c) in _OF_PARTS or issubclass(kind, torch.Tensor):  # DTensor has a ``__new__`` written in C
+    if id(written_in_c) in _OF_PARTS or issubclass(kind, torch.Tensor):
         return slots
     if id(written_in_c) in _OF_CONSTANTS:
         # Dynamo takes it for a constant, and computes with it by methods of the program's, which may read attributes.
